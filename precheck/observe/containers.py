@@ -82,6 +82,9 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
     except AttributeError as refused:
         _note_no_tensor(refused, inputs)
         raise
+    except RuntimeError as refused:
+        _note_dtype(refused, model, inputs)
+        raise
 
 
 _PASSED = "a tuple is passed as positional arguments, a dict as keyword arguments, anything else as one argument"
@@ -110,6 +113,28 @@ def _note_no_tensor(refused: Exception, inputs: Any) -> None:
         if not isinstance(each, torch.Tensor) and re.search(_WANTS_TENSOR.format(re.escape(type(each).__name__)), str(refused)):
             _add(refused, f"{name} is {_described(each)}, and the model uses it as a tensor; {_instead(name, each)}")
             return
+
+
+def _note_dtype(refused: RuntimeError, model: Any, inputs: Any) -> None:
+    """Adds a note to an error of torch that names the dtype of an input which the model's weights do not have, as of float64 data from numpy."""
+    weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    held = next((each.dtype for each in weights if each.is_floating_point()), None)
+    if held is None or "type" not in str(refused):
+        return
+    for path, each in tensors(inputs):
+        named = {each.dtype} | ({held} if each.is_floating_point() else set())
+        if each.dtype is not held and any(re.search(rf"\b{_TORCH_NAMES.get(dtype, '-')}\b", str(refused), re.IGNORECASE) for dtype in named):
+            mine, theirs = (str(dtype).removeprefix("torch.") for dtype in (each.dtype, held))
+            _add(refused, f"inputs{path} is a tensor of {mine}, and the model's weights are {theirs}; pass inputs{path}.to({held})")
+            return
+
+
+_TORCH_NAMES = {
+    torch.float64: "(double|DoubleTensor)", torch.float32: "(float|FloatTensor)", torch.int64: "(long|int64_t|LongTensor)",
+    torch.int32: "(int|IntTensor)", torch.uint8: "(byte|unsigned char|ByteTensor)", torch.float16: "(half|c10::Half)",
+    torch.bfloat16: "(bfloat16|c10::BFloat16)",
+}  # fmt: skip
+"""How messages of torch name dtypes."""
 
 
 def _instead(name: str, each: Any) -> str:

@@ -55,7 +55,8 @@ def doing(words: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _doing.reset(token)
+        with contextlib.suppress(ValueError):  # a watched block of an asynchronous fixture ends in another context, which this one is not set in
+            _doing.reset(token)
         if not outer and hears is not None:
             hears("")
         if not outer and stopwatch is not None:

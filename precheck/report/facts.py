@@ -94,6 +94,8 @@ def unjudged(report: Report, *, beside_findings: bool = False) -> list[str]:
         names = ", ".join(map(str, lost[:LISTED])) + (f" and {len(lost) - LISTED} more" if lost[LISTED:] else "")
         look = "" if given_nan(report) else "; look for Inf in the inputs and weights, Inf - Inf and 0/0"
         lines.append(f"not judged: {names}: Inf or NaN in float32 too, in all elements{look}")
+    if report.facts.get("shadowed") == 0 and report.boundaries and not report.errors:  # of a measurement; a watched block says it in its first line
+        lines.append(f"not judged: {report.precision} itself, since no op of this run read a number in its format (autocast leaves float64 as it is)")
     if report.facts.get("no_results"):
         lines.append("not looked at: what the model returns, since it holds no floating-point tensor (tuples, lists, dicts and dataclasses may)")
     if report.facts.get("depth") == "boundaries":

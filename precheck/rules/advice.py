@@ -9,6 +9,8 @@ from precheck.observe.shadow.operations import Observation, Operation, Origin
 from precheck.observe.shadow.places.source import installed, shortened
 
 _WIDENING = {"float32": ".float()", "float64": ".double()"}
+_OF_ONE_DTYPE = ops.SCATTERING | ops.BLENDS | ops.PRODUCTS
+"""Ops that torch refuses where the tensor that they write into has another dtype than what is written: index_add_, scatter_add_, lerp_, addmm_."""
 
 
 def wide_format(observation: Observation) -> str:
@@ -64,7 +66,14 @@ def _stored(operation: Operation, made: str, wide: str) -> str:
     if operation.in_optimizer:
         return f"keep the weights and the optimizer's states in {wide}"
     line = since(operation)
-    return f"let it write into a {wide} tensor" + (f", not into one that is {made} since {line}" if line else f", not into a {made} one")
+    into = f"let it write into a {wide} tensor" + (f", not into one that is {made} since {line}" if line else f", not into a {made} one")
+    return into + others_widened(operation, wide)
+
+
+def others_widened(operation: Operation, wide: str) -> str:
+    """How to give an op the operands that it takes beside a tensor in the format `wide`. "" where it takes those that it has."""
+    alike = operation.base in _OF_ONE_DTYPE and operation.in_place and any(value.low for value in operation.inputs[1:])
+    return f", and call {_WIDENING[wide]} on its other operands, since torch asks for one dtype" if alike else ""
 
 
 def within_range(operation: Operation, readers: Readers, wide: str) -> str:

@@ -64,6 +64,22 @@ def wave(cured: bool) -> Tensor:
     return phases.sin().to(LOW)
 
 
+def bins(cured: bool) -> Tensor:
+    """A histogram, each bin of which is a sum of hundreds of shares."""
+    shares, places = (uniform(8000) / 100).to(LOW), torch.arange(8000) % 4
+    total = torch.zeros(4, dtype=torch.float32 if cured else LOW)
+    return total.index_add_(0, places, shares.float() if cured else shares)
+
+
+def follows(cured: bool) -> Tensor:
+    """An average of weights that stands still."""
+    average, weight = torch.ones(64), (1.5 + 0.1 * uniform(64)).to(LOW)
+    average = average if cured else average.to(LOW)
+    for _ in range(40):
+        average.lerp_(weight.float() if cured else weight, 1e-3)
+    return average
+
+
 def kept(cured: bool) -> Tensor:
     cache = torch.zeros(8, dtype=torch.float32 if cured else LOW)
     for each in uniform(500, 8):
@@ -167,6 +183,8 @@ EVERY = (
     Told("absorption", "after each backward pass add .grad to a float32 tensor", many_batches),
     Told("amplified-rounding", "leave out this cast, and round after aten.sin.default", wave),
     Told("accumulated-drift", "let it write into a float32 tensor, not into one that is bfloat16 since ", kept),
+    Told("local-drift", ", and call .float() on its other operands, since torch asks for one dtype", bins),
+    Told("absorption", ", and call .float() on its other operands, since torch asks for one dtype", follows),
     Told("decision-flip", "compare in float32: stay in float32 on this line", chosen),
     Told("scaler-order", "call scaler.unscale_(optimizer) first", clipped),
     Told("overflow", "give a number that float16 holds, such as torch.finfo(torch.float16).min", masked),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import precheck
 
@@ -38,3 +40,24 @@ def test_what_a_called_function_raises_is_left_alone() -> None:
 
     with pytest.raises(TypeError, match=r"^mine$"):
         precheck.measure(MODEL, DATA, loss=loss)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+@pytest.mark.parametrize(
+    ("model", "inputs", "told"),
+    [
+        (nn.Linear(8, 4), torch.ones(2, 8, dtype=torch.float64), "inputs is a tensor of float64, {weights} float32; pass inputs.to(torch.float32)"),
+        (nn.Linear(8, 4), {"input": torch.ones(2, 8, dtype=torch.int64)}, "inputs[input] is a tensor of int64, {weights} float32; "),
+        (nn.Conv1d(8, 4, 1), torch.ones(1, 8, 4, dtype=torch.float64), "inputs is a tensor of float64, {weights} float32; "),
+        (nn.Linear(8, 4).double(), torch.ones(2, 8), "inputs is a tensor of float32, {weights} float64; pass inputs.to(torch.float64)"),
+        (nn.Linear(8, 4), torch.ones(2, 9), ""),
+        (nn.Sequential(nn.Embedding(4, 8), nn.Linear(9, 4)), torch.ones(2, dtype=torch.int64), ""),
+    ],
+)
+def test_an_input_of_another_dtype_than_the_weights_is_told_beside_torchs_words(model: nn.Module, inputs: Any, told: str) -> None:
+    """torch names the format that autocast cast to, which stands nowhere in the user's code."""
+    with pytest.raises(RuntimeError) as refused:
+        precheck.measure(model, inputs, precision="bf16-mixed")
+    notes = [note for note in getattr(refused.value, "__notes__", ()) if "the model's weights are" in note]
+    wanted = told.format(weights="and the model's weights are")
+    assert [note[: len(wanted)] for note in notes] == [wanted] * bool(told)

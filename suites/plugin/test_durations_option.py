@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import re
 import shutil
 from pathlib import Path
@@ -113,6 +114,17 @@ def test_a_number_that_means_nothing_is_refused(told: pytest.Pytester, given: st
     result = told.runpytest_inprocess(f"--precision-durations={given}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--precision-durations={given}; accepted is a whole number from 0 (0: all checks)"])
+
+
+def test_a_part_may_end_in_another_context_than_it_began_in() -> None:
+    """As a block does that a fixture of asyncio enters in one task and leaves in another."""
+    stopwatch = Stopwatch()
+    with timed(stopwatch):
+        first, second = contextvars.copy_context(), contextvars.copy_context()
+    block = first.run(doing, "watching")
+    first.run(block.__enter__)
+    second.run(block.__exit__, None, None, None)
+    assert list(stopwatch.parts) == ["watching"]
 
 
 def test_unasked_only_slow_checks_are_listed() -> None:

@@ -24,7 +24,7 @@ from precheck.observe.shadow.op_notes import Absorbed
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.accumulation import ABSORBING
 from precheck.observe.shadow.signed_terms import takes_back
-from precheck.rules.advice import added_wide, since, widened
+from precheck.rules.advice import added_wide, others_widened, since, widened
 from precheck.rules.rule import Candidate, Rule
 
 TIMES = Limit(4, "additions in a row")
@@ -88,7 +88,8 @@ class Absorption(Rule):
         if absorbed is not None and absorbed.additions == 1 and candidate.operation.parameter:
             low = candidate.operation.outputs[0].dtype
             return f"keep the weight in {wide} from here on, since a sum rounded to {low} loses as much; or keep the added part apart, unmerged"
-        return f"make the accumulator {wide}" + (f" at {line}" if (line := since(candidate.operation)) else " where it is created")
+        place = f" at {line}" if (line := since(candidate.operation)) else " where it is created"
+        return f"make the accumulator {wide}{place}{others_widened(candidate.operation, wide)}"
 
     def _count(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
         """Notes whether a line has had enough additions for a verdict: as many as one needs, and over as long a way. A slow average has many before
