@@ -170,7 +170,7 @@ def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
         return True  # all results of a decomposition have one error, which shows in those that are not well determined
     if operation.base in ops.REDUCTIONS and not summed and stored:
         return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
-    if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:
+    if summed and value.drift > 2 * operation.drift_in and not shares_operand(operation):
         return True  # a cancellation
     carried, total = (absolute_error(source), absolute_error(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):
@@ -197,6 +197,8 @@ def before_copies(value: Value) -> Value:
 
 def before_joins(value: Value) -> set[Value]:
     """The tensors that were moved, cast, selected from or joined to become the value, among the nearest `NEARBY` ancestors."""
+    if value.maker is None or value.maker.base not in ops.MOVING:
+        return {value}
     roots, walk = set[Value](), Walk([value])
     for each in walk:
         parts = _parts(each) if len(walk.reached) < NEARBY else set()

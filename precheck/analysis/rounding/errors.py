@@ -81,11 +81,16 @@ class Errors:
                 explained_here = self.explanations[value] != above or any(source.nonfinite for source in operation.inputs)
                 if not explained_here and (place == 0 or operation.base in ops.DECOMPOSED):  # later outputs of other ops are a kernel's statistics
                     self._judge_error(operation, value, above)
-            cause = self._entered(operation.drifting)
-            self.suspects += [] if above else whole_numbers.facts_on_casts_to_integers(operation, cause)
-            self.suspects += [] if any(above) else whole_numbers.facts_on_integers_of_data(operation, cause, readers)
+            if operation.wrapped or operation.renumbered or operation.recut or operation.recut_in_call:
+                self._judge_integers(operation, above)
             self.origins.trace(operation)
         return self._settle()
+
+    def _judge_integers(self, operation: Operation, above: tuple[Fact | None, ...]) -> None:
+        """Judges numbers that become other integers. Only for these is it asked what brought in an error, which may walk over a whole loop."""
+        cause = self._entered(operation.drifting)
+        self.suspects += [] if above else whole_numbers.facts_on_casts_to_integers(operation, cause)
+        self.suspects += [] if any(above) else whole_numbers.facts_on_integers_of_data(operation, cause, self.readers)
 
     def _entered(self, value: Value | None) -> Operation | None:
         """The op that brought in the error of numbers that become whole ones. A difference of nearly equal numbers is exact and adds none, though its

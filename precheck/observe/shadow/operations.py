@@ -156,6 +156,11 @@ class Operation:
     site: CallSite | None = None  # what called the function of the user's in which `blamed` is
     refused: Refused | None = None  # set if torch raised an error
     caller: str = ""  # the user's own line, if `source` is a library's; "" if there is none
+    packet: str = dataclasses.field(init=False)  # "mul" of "mul.Tensor"
+    base: str = dataclasses.field(init=False)  # without in-place underscore and foreach prefix: "mul" of "_foreach_mul_.Scalar"
+
+    def __post_init__(self) -> None:
+        self.packet, self.base = names_of(self.name)  # once, since analyses ask some forty times for each op
 
     def __repr__(self) -> str:
         return f"<{self.number} {self.name} at {self.source}>"
@@ -169,16 +174,6 @@ class Operation:
     def line(self) -> tuple[str, str]:
         """The line of code that runs the op. A line of a library counts apart for each of the user's lines that call it."""
         return self.source, self.caller
-
-    @property
-    def packet(self) -> str:
-        """ "mul" of "mul.Tensor"."""
-        return names_of(self.name)[0]
-
-    @property
-    def base(self) -> str:
-        """The name without in-place underscore and foreach prefix: "mul" of "_foreach_mul_.Scalar"."""
-        return names_of(self.name)[1]
 
     @property
     def title(self) -> str:
