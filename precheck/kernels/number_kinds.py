@@ -139,7 +139,7 @@ WORDS = {
     "all alike": "whole numbers that are all the same, and masks that are all True", "NaN": "a NaN", "Inf": "an Inf",
     "-Inf": "a -Inf", "-Inf at ends": "a -Inf at either end", "beside powers": "numbers beside powers of two",
     "threshold": "numbers with which the reference compares them", "only zeros": "zeros alone",
-    "threshold itself": "numbers with which the reference compares them, and none next to these",
+    "threshold itself": "numbers that are exactly those with which the reference compares them",
 }  # fmt: skip
 
 

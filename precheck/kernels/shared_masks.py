@@ -37,7 +37,7 @@ def _shared(bench: Bench, judged: Judged) -> str:
         if few and right is not None and right.shape == got.shape and _fits(bench, judged, which, mask, right):
             alike = any(leaf.tensor.is_floating_point() and leaf.tensor.shape == mask.shape for leaf in bench.example.leaves)
             if not alike or hidden_elements.depends_on_others(bench, judged, which):
-                return "a mask that hides other elements, which count in the results of others"
+                return "a mask that hides other elements, which count in the results of others,"
     return ""
 
 

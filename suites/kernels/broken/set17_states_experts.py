@@ -173,7 +173,7 @@ def _both(x: torch.Tensor) -> torch.Tensor:
     return _kept(shares, shares.cumsum(-1) - shares, 0.8)[:, :4]
 
 
-@case("the best four that reach 0.8: of what these four add up to", "kernel-contract", "sgl-project/sglang/pull/36173", _both, drawn((6, 9)))
+@case("the best four that reach 0.8: of what these four add up to", "kernel-mask", "sgl-project/sglang/pull/36173", _both, drawn((6, 9)))
 def of_what_four_add_up_to(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2 and x.shape[1] >= 4)
     best = x.softmax(-1).topk(4).values
@@ -198,7 +198,7 @@ def one_that_reaches_it(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-@case("scores of the best three, others hidden: four are left", "kernel-contract", "kingoflolz/mesh-transformer-jax/issues/164",
+@case("scores of the best three, others hidden: four are left", "kernel-mask", "kingoflolz/mesh-transformer-jax/issues/164",
       lambda x: x.masked_fill(x < x.topk(3).values[:, -1:], -1e4), drawn((5, 9)))  # fmt: skip
 def four_are_left(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2 and x.shape[1] >= 3)
