@@ -42,7 +42,7 @@ def after_discrete_op(call: Call, outputs: list[torch.Tensor]) -> None:
         integer_casts.after_binning(call, output)
     elif base == "multinomial":
         draws.count_impossible(call, output)
-    elif base in ops.CASTS and output.dtype is not torch.bool and integer_casts.reads_one_low(call):
+    elif base in ops.CASTS and output.dtype is not torch.bool and (integer_casts.reads_one_low(call) or integer_casts.reads_whole(call)):
         integer_casts.after_cast(call, output)
 
 
