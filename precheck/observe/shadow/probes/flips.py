@@ -36,6 +36,8 @@ def after_discrete_op(call: Call, outputs: list[torch.Tensor]) -> None:
     asked = base in ops.ASKING and output.numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
     if base in ops.COMPARED and not asked:
         bounds.count_ties(call)
+    if base in ops.EXTREMES:
+        call.mode.losses.undefined.chosen(call)
     if base in ops.PLACES or asked:
         count_flips(call, outputs)
         draws.note_skew(call)
