@@ -154,7 +154,7 @@ BUGS = (
     Bug("strangers-by-sparse-features", "kkirchheim/pytorch-ood#8", ("amplified-rounding", "cancellation"), "aten.linalg_inv_ex.default",
         lambda: strangers(0.0), lambda: strangers(1e-6), precision="32-true",
         expected_miss="the inverse is as right as that of a matrix without full rank can be, and float64 does not determine it either"),
-    Bug("halves-put-together", "Nehanth/swarmllm#28", ("rounding", "biased-rounding"), "aten.view.dtype",
+    Bug("halves-put-together", "Nehanth/swarmllm#28", ("local-drift", "biased-rounding"), "aten.view.dtype",
         lambda: packed(carried=False), lambda: packed(carried=True),
         expected_miss="bits that a program puts together outside of models begin afresh, and may be meant"),
     Bug("score-of-pictures", "bioinf-jku/TTUR#29", ("amplified-rounding", "nan"), "aten.linalg_eig.default",
