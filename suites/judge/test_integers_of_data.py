@@ -43,7 +43,9 @@ def errors(lengths: Rule, precision: str = "bf16-mixed") -> list[Finding]:
     lambda shares, hidden: (shares.to(LOW) * FRAMES).long(),
     lambda shares, hidden: (shares.to(LOW) * FRAMES).round().int(),
     lambda shares, hidden: (shares.to(LOW) * FRAMES).floor().clamp(min=1).to(torch.int64),
-], ids=["ceil", "long", "round", "floor and clamp"])  # fmt: skip
+    lambda shares, hidden: (shares.to(LOW) * 4 * FRAMES).float().round().long() // 4,
+    lambda shares, hidden: ((shares.to(LOW) * FRAMES).float().ceil() + 1).clamp(min=1).long() - 1,
+], ids=["ceil", "long", "round", "floor and clamp", "round in float32", "ceil in float32 and clamp"])  # fmt: skip
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_lengths_of_rounded_shares(lengths: Rule, precision: str) -> None:
     first = errors(lengths, precision)[0]
@@ -57,10 +59,25 @@ def test_lengths_of_rounded_shares(lengths: Rule, precision: str) -> None:
     lambda shares, hidden: (shares.float() * FRAMES).ceil().long(),
     lambda shares, hidden: (hidden.sum(-1).sigmoid().to(LOW) * FRAMES).round().long(),  # what a network says is rounded by whoever computes it
     lambda shares, hidden: (torch.rand(9, dtype=LOW) * FRAMES).long(),  # nothing is wrong with a draw
+    lambda shares, hidden: (hidden.sum(-1).sigmoid().to(LOW) * FRAMES).float().round().long(),
+    lambda shares, hidden: (shares.to(LOW) * 100).float().round().to(torch.int8).long(),
     lambda shares, hidden: (shares.to(LOW) * 100).round().to(torch.int8).long(),  # a code, whose last digit is a rounding
-], ids=["in float32", "of a network", "drawn", "a code"])  # fmt: skip
+], ids=["in float32", "of a network", "drawn", "of a network, widened", "a code, widened", "a code"])  # fmt: skip
 def test_other_integers_are_none(lengths: Rule) -> None:
     assert errors(lengths) == []
+
+
+@pytest.mark.parametrize(("width", "accused"), [(20, False), (2000, True)])
+def test_places_between_pixels_are_wrong_where_the_format_does_not_tell_one_from_the_next(width: int, accused: bool) -> None:
+    """At twenty pixels one in fifty places falls to the other side of a pixel, and what is interpolated there is right."""
+    line = torch.sin(torch.arange(width) * 0.7)
+    with precheck.watch() as report:
+        shares = ((torch.arange(401) + 0.5) / 402).to(LOW)
+        at = shares.float() * (width - 2)
+        left = at.floor().long()
+        drawn = torch.lerp(line[left], line[left + 1], at - left)
+    assert drawn.isfinite().all()
+    assert ("integer-rounding" in [finding.rule for finding in report.errors]) is accused
 
 
 def test_inputs_that_the_precision_stores_low_are_what_they_are() -> None:

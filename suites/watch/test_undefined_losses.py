@@ -99,7 +99,7 @@ def kept(code: Callable[[torch.Tensor], torch.Tensor]) -> list[Finding]:
 def test_an_exponential_beyond_float32_is_named() -> None:
     (found,) = kept(lambda numbers: (numbers.exp() - numbers).mean())
     assert (found.severity, found.op) == ("warning", "aten.exp.default")
-    assert "the result is Inf in float32 too" in found.message
+    assert "the result is Inf in float32 too, in step 1: an exponential of finite numbers is beyond float32 here" in found.message
 
 
 @pytest.mark.parametrize("code", [
@@ -110,6 +110,31 @@ def test_an_exponential_beyond_float32_is_named() -> None:
 ], ids=["softplus", "clamp", "sigmoid", "log-of-nought"])  # fmt: skip
 def test_an_infinity_that_is_bounded_or_meant_is_healthy(code: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert not kept(code)
+
+
+def raced(chosen: Callable[[torch.Tensor], torch.Tensor], least: float) -> list[Finding]:
+    """What is told of a choice by Gumbel's trick among eight words, of which one is masked and has waited for nothing."""
+    with precheck.watch(precision="32-true") as report:
+        waiting = torch.linspace(0, 3, 8).clamp(min=least)
+        likely = torch.log_softmax(torch.ones(8).masked_fill(torch.arange(8) < 1, -torch.inf), -1)
+        kept = chosen(likely - waiting.log())
+    del kept
+    return [finding for finding in report.findings if finding.rule == "nan"]
+
+
+def test_a_choice_by_a_number_that_is_nan_is_named() -> None:
+    (found,) = raced(lambda scores: scores.argmax(), 0.0)
+    assert (found.severity, found.op) == ("warning", "aten.log.default")
+    assert "the number that argmax chooses by is NaN in float64 too" in found.message
+
+
+@pytest.mark.parametrize(("chosen", "least"), [
+    (lambda scores: scores.argmax(), 1e-6),
+    (lambda scores: scores.nan_to_num(-torch.inf).argmax(), 0.0),
+    (lambda scores: scores[1:].argmax(), 0.0),
+], ids=["held", "left-out", "not-read"])  # fmt: skip
+def test_a_choice_among_numbers_is_healthy(chosen: Callable[[torch.Tensor], torch.Tensor], least: float) -> None:
+    assert not raced(chosen, least)
 
 
 def test_only_the_first_step_is_told() -> None:

@@ -29,6 +29,11 @@ EXPLAINED = Limit(8.0, "times")
 """The largest ratio of integers that differ to those that one rounding explains. A number of size m crosses a whole number with a probability of at
 most m u, and after eight ops there are eight roundings."""
 
+UNRESOLVED = Limit(0.25, "share of the integers")
+"""The smallest share of whole numbers that must differ, if `round` or `floor` made them wide of numbers that were stored low. A number m is off by up
+to m u, and crosses a whole number with that probability. From a quarter on the format does not tell one place from the next. With a smaller
+share the numbers are places between which a program may interpolate, and those beside a bound are as near to one as to the other."""
+
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class RoundedWholes(Fact):
@@ -86,7 +91,7 @@ def facts_on_integers_of_data(operation: Operation, cause: Operation | None, rea
     the user's own arithmetic has rounded them, each integer that differs is wrong. The same holds for data that a measurement has converted to the
     precision's format: there the integers are compared with what float32 makes of the converted data. An amount, which goes back to floats, is an
     exception: a rounding may change single integers, so more must differ than a few roundings explain (`_explained`). So are bins, but not those of
-    places.
+    places. Of numbers that were widened before `round` or `floor` a quarter must differ (`UNRESOLVED`).
     """
     changes = operation.recut
     if changes is None or not _of_data(operation):
@@ -95,6 +100,8 @@ def facts_on_integers_of_data(operation: Operation, cause: Operation | None, rea
             return []
         cause = _rounded_by(operation)
     if cause is None or not attribution.written(cause) or not cause.outputs:
+        return []
+    if operation.outputs and not operation.outputs[0].low and changes.count < UNRESOLVED * changes.total:
         return []
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
     if converted is None:

@@ -10,7 +10,7 @@ from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.propagation.provenance import placed
 from precheck.analysis.unrepresentable.exceptions import Counted, Misindexed
-from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, MadeInteger, RoundedWholes
+from precheck.analysis.unrepresentable.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, UNRESOLVED, MadeInteger, RoundedWholes
 from precheck.observe.shadow.op_notes import Recut, Renumbered
 from precheck.observe.shadow.places.source import shortened
 from precheck.rules.advice import left_out, uncast, widened
@@ -18,7 +18,7 @@ from precheck.rules.rule import Candidate, Rule
 
 
 class IntegerRounding(Rule):
-    limits = (SEVERAL, FRACTIONAL, AMOUNTS, EXPLAINED)
+    limits = (SEVERAL, FRACTIONAL, AMOUNTS, EXPLAINED, UNRESOLVED)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         operation, made = candidate.operation, next((value.dtype for value in candidate.operation.outputs), "")

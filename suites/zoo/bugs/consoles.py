@@ -119,7 +119,7 @@ BUGS = (
         lambda: marched(HALF), lambda: marched(SINGLE)),
     Bug("texels-of-a-tile", "hulkholden/n64js#196", ("cancellation", "amplified-rounding", "integer-rounding"), "aten.sub.Tensor",
         lambda: drawn(HALF), lambda: drawn(SINGLE)),
-    Bug("map-of-a-lens", "alicevision/AliceVision#1677", ("amplified-rounding",), "aten._to_copy.default",
+    Bug("map-of-a-lens", "alicevision/AliceVision#1677", ("integer-rounding", "amplified-rounding"), "aten._to_copy.default",
         lambda: straightened(HALF), lambda: straightened(SINGLE)),
     Bug("wallpaper-of-an-hour", "markusfisch/ShaderEditor#10", ("amplified-rounding",), "aten.mul.Tensor",
         lambda: hour(None), lambda: hour(10.0)),

@@ -143,8 +143,7 @@ def posed(careful: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("word-of-the-last-hash", "sgl-project/sglang#33423", ("nan", "integer-rounding", "underflow"), "aten.log.default",
-        lambda: drawn(held=False), lambda: drawn(held=True), precision="32-true",
-        expected_miss="the largest hash is one in float64 too, so the reference has the same infinity"),
+        lambda: drawn(held=False), lambda: drawn(held=True), precision="32-true", severity="warning"),
     Bug("policy-that-went-far", "google/tunix#1560", ("nan", "overflow"), "aten.exp.default",
         lambda: apart(None), lambda: apart(20.0), severity="warning", phase="data"),
     Bug("memory-word-by-word", "ROCm/hip-ep#403", ("absorption", "accumulated-drift"), "aten._to_copy.default",

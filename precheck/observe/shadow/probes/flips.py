@@ -36,13 +36,15 @@ def after_discrete_op(call: Call, outputs: list[torch.Tensor]) -> None:
     asked = base in ops.ASKING and output.numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
     if base in ops.COMPARED and not asked:
         bounds.count_ties(call)
+    if base in ops.EXTREMES:
+        call.mode.losses.undefined.chosen(call)
     if base in ops.PLACES or asked:
         count_flips(call, outputs)
         draws.note_skew(call)
         integer_casts.after_binning(call, output)
     elif base == "multinomial":
         draws.count_impossible(call, output)
-    elif base in ops.CASTS and output.dtype is not torch.bool and integer_casts.reads_one_low(call):
+    elif base in ops.CASTS and output.dtype is not torch.bool and (integer_casts.reads_one_low(call) or integer_casts.reads_whole(call)):
         integer_casts.after_cast(call, output)
 
 

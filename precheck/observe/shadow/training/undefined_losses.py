@@ -1,11 +1,11 @@
-"""Finds a loss, a parameter's gradient or a result that is Inf or NaN in the reference too, and the op that makes it of finite numbers.
+"""Finds a loss, a gradient, a choice or a result that is lost to Inf or NaN in the reference too, and the op that makes it of finite numbers.
 
 No format is at fault there, and a comparison with the reference has nothing to say: Inf and NaN are equal on both sides. But all that follows from
 such a loss is lost. `made` looks at functions that have a pole, and at exponentials: these alone make Inf or NaN of ordinary numbers. It looks at the
 result first, and at the operands only if that is not finite. A tensor of another device is not looked at, since that would wait for all of its work.
 
 Of kept results only those count which come of an exponential. log 0 is -Inf and meant so. An exponential of finite numbers is never infinite,
-so that Inf is beyond the format of the reference.
+so that Inf is beyond the format of the reference. A choice of the largest is lost if it reads NaN: torch takes NaN for the largest number of all.
 """
 
 from __future__ import annotations
@@ -56,6 +56,12 @@ class UndefinedLosses:
         if cell is not None and not _finite(self.memory.view(cell, gradient)):
             self._reached(f"gradient of {name or 'a parameter'}", value, bool(gradient.isnan().any()), step)
 
+    def chosen(self, call: Call) -> None:
+        """The largest or smallest of some numbers is chosen, and one of them is NaN, in the reference too."""
+        given = call.floats[0] if call.floats else None
+        if self.first is None and given is not None and given.device.type == "cpu" and _lost(given) and _lost(call.shadow_of(given)):
+            self._reached(f"number that {call.plan.base} chooses by", call.inputs[0], True, call.operation.step)
+
     def results(self, kept: Iterable[Cell]) -> None:
         """What is kept at the end of the block."""
         for cell in kept if self.beyond and self.first is None else ():
@@ -73,6 +79,10 @@ class UndefinedLosses:
 
 def _finite(tensor: torch.Tensor) -> bool:
     return not tensor.is_floating_point() or bool(tensor.detach().isfinite().all())
+
+
+def _lost(tensor: torch.Tensor) -> bool:
+    return bool(tensor.detach().isnan().any())
 
 
 def _origin(last: Operation, through: bool) -> Operation | None:
