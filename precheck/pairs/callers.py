@@ -86,9 +86,10 @@ def _made_wrong(wrong: Wrong, read: Sequence[Passage], before: Sequence[Passage]
     if now is None:
         return None
     given = [each for each in read if each.given and each.shape == tuple(now.shape) and torch.equal(each.tensor, now)]
-    made = [each for each in before if each.kind == "out" and each.maker == each.module and each.tensor.numel() == now.numel()]
+    mask = now.dtype is torch.bool
+    made = [each for each in before if each.kind == ("flags" if mask else "out") and each.maker == each.module and each.tensor.numel() == now.numel()]
     made = [each for each in made if torch.equal(each.tensor.flatten().double(), now.flatten().double())]
-    return next((each.maker for each in (*given, *made) if wrong.turned or not contents.hold_whole(each.tensor)), None)
+    return next((each.maker for each in (*given, *made) if mask or wrong.turned or not contents.hold_whole(each.tensor)), None)
 
 
 def grouping(module: str, before: Sequence[Passage], coupled: Couples, comparison: Comparison) -> str | None:

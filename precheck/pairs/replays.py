@@ -64,9 +64,9 @@ def wrongly_given(
         span = _span(own, given)
         if span is None or not results:
             return None
-        choices = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span))
+        choices = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span), _causal(own))
         for name, value, choice in itertools.islice(choices, MOST):
-            made = _run(comparison, Call(module, number), name, choice, dtype)
+            made = _run(comparison, Call(module, number), name, choice, dtype)[: len(results)]  # a port may hand on what it has seen besides
             if made and all(any(_equal(each, one) for whole in results for one in _parts(whole, span)) for each in made):
                 return Wrong(name, value, value is not None and choice is not None and _turned(value, choice))
     return None
@@ -163,6 +163,16 @@ def _sums(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Itera
         for form in forms:
             with contextlib.suppress(RuntimeError):  # sizes that do not fit
                 yield number + (form if continuous(form) else torch.zeros_like(form, dtype=number.dtype).masked_fill(~form, -1e30))
+
+
+def _causal(own: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Masks, each with the one of later keys, which model's call need not be given: its own code may hide them. Truth values may mean the
+    opposite."""
+    for name, value in own:
+        if value.dim() > 1 and "[" not in name and (value.dtype is torch.bool or (continuous(value) and bool((value < -1e4).any()))):
+            seen = torch.ones(value.shape, dtype=torch.bool).tril(value.shape[-1] - value.shape[-2])
+            forms = (seen, ~seen) if value.dtype is torch.bool else (torch.zeros_like(value).masked_fill(~seen, -1e30),)
+            yield from ((name, value, each) for each in forms)
 
 
 def _filled(
