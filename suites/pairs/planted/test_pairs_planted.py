@@ -58,8 +58,8 @@ that is zero on paper, a list for a tensor, an input that another block does not
 later call, a gradient that is not cut off, weights at other places, a folded norm, an index, one of several tensors of model's call, a scale in a
 weight, an expert without a gradient, a result of another form, a weight that a module reads of a part, places given to a part that `model` lacks, a
 result that passes on no gradient, a mask or a table in another shape, rows of a weight in another order, places of a piece, a role that an input has
-not in model, a sum of a bias and a mask, numbers that were rounded to float32, a table padded by nothing, a mask of later keys that model's call has not,
-two modules with the same weights."""
+not in model, a sum of a bias and a mask, numbers that were rounded to float32, a table padded by nothing, a mask of later keys that model's call has
+not, two modules with the same weights."""
 TRIED = list(dict.fromkeys([*TRIED, *COMPILED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
