@@ -131,7 +131,7 @@ def _choices(
     argument only where model's call has no further tensor. Tensors in containers stay, since code may write to these."""
     offered = [part for _, each in given for part in _parts(each, span)]
     left = _without(offered, [each for _, each in own])
-    sums: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+    sums: list[Iterator[tuple[str, torch.Tensor, torch.Tensor]]] = []
     for name, value in own:
         if "[" in name:
             continue
@@ -141,11 +141,17 @@ def _choices(
             found += [one for one in _stands_for(each, value) if not _same(one, value) and not any(_same(one, other) for other in found)]
         yield from ((name, value, each) for each in found)
         if continuous(value):
-            fitting = (each for each in _sums([value] if known else left, left) if each.dim() == value.dim() and each.shape[-2:] == value.shape[-2:])
-            sums += [(name, value, each.to(value.dtype)) for each in fitting if not torch.equal(each, value)]
+            sums.append(_fitting(name, value, _sums([value] if known else left, left)))
         if name in spare and not found and not known:
             yield name, value, None
-    yield from sums
+    yield from itertools.chain.from_iterable(sums)
+
+
+def _fitting(name: str, value: torch.Tensor, sums: Iterator[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Those of the sums that an argument may be."""
+    for each in sums:
+        if each.dim() == value.dim() and each.shape[-2:] == value.shape[-2:] and not torch.equal(each, value):
+            yield name, value, each.to(value.dtype)
 
 
 def _without(offered: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
