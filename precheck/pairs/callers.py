@@ -35,11 +35,11 @@ def asking(
     if owner in right:  # in an earlier call, as others of its class may have been: what they are given now may need code that did not run then
         right = right & {each.module for each in before if each.kind == "out" and each.call == given[-1].call}
     unplaced = not all(map(coupled.placed, given)) and known_right(contents.comparison, owner, right)
-    unplaced = unplaced or by_definition(contents.comparison, owner)
     held = next((each.held for each in given if each.held), ())
     if (intruder := _intruder(owner, given[-1].call, held, before, coupled)) is not None:
         return intruder, ""
     tried = None if unplaced else transplanted(contents.comparison, Call(owner, given[-1].call, held), coupled, contents.dtype)
+    tried = None if tried is not None and not tried.right and by_definition(contents.comparison, owner) else tried
     if tried is not None and not tried.right and (chooser := wrongly_chosen(contents.comparison, given, coupled, contents.dtype)) is not None:
         further = asking(chooser, before, coupled, contents, right)[0] if chooser == given[-1].caller else None
         return (chooser if further is None else further), ""
