@@ -35,11 +35,11 @@ def asking(
     if owner in right:  # in an earlier call, as others of its class may have been: what they are given now may need code that did not run then
         right = right & {each.module for each in before if each.kind == "out" and each.call == given[-1].call}
     unplaced = not all(map(coupled.placed, given)) and known_right(contents.comparison, owner, right)
-    unplaced = unplaced or by_definition(contents.comparison, owner)
     held = next((each.held for each in given if each.held), ())
     if (intruder := _intruder(owner, given[-1].call, held, before, coupled)) is not None:
         return intruder, ""
     tried = None if unplaced else transplanted(contents.comparison, Call(owner, given[-1].call, held), coupled, contents.dtype)
+    tried = None if tried is not None and not tried.right and by_definition(contents.comparison, owner) else tried
     if tried is not None and not tried.right and (chooser := wrongly_chosen(contents.comparison, given, coupled, contents.dtype)) is not None:
         further = asking(chooser, before, coupled, contents, right)[0] if chooser == given[-1].caller else None
         return (chooser if further is None else further), ""
@@ -86,9 +86,10 @@ def _made_wrong(wrong: Wrong, read: Sequence[Passage], before: Sequence[Passage]
     if now is None:
         return None
     given = [each for each in read if each.given and each.shape == tuple(now.shape) and torch.equal(each.tensor, now)]
-    made = [each for each in before if each.kind == "out" and each.maker == each.module and each.tensor.numel() == now.numel()]
+    mask = now.dtype is torch.bool
+    made = [each for each in before if each.kind == ("flags" if mask else "out") and each.maker == each.module and each.tensor.numel() == now.numel()]
     made = [each for each in made if torch.equal(each.tensor.flatten().double(), now.flatten().double())]
-    return next((each.maker for each in (*given, *made) if wrong.turned or not contents.hold_whole(each.tensor)), None)
+    return next((each.maker for each in (*given, *made) if mask or wrong.turned or not contents.hold_whole(each.tensor)), None)
 
 
 def grouping(module: str, before: Sequence[Passage], coupled: Couples, comparison: Comparison) -> str | None:

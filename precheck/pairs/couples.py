@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
@@ -169,6 +169,34 @@ class Couples:
         if passage.kind == "out" and self.alike(passage, ours[0].module) and not self._asked_otherwise(passage, ours[0].module):
             one, two = [*one, here], [*two, _nearest(here, there)]
         return (torch.cat(one), torch.cat(two)) if sum(map(len, one)) else None
+
+
+def by_results(matching: Matching, ours: Sequence[Passage], theirs: Sequence[Passage], classes: Mapping[str, type]) -> dict[str, str]:
+    """Other counterparts for modules of `other` where several modules of `model` hold the same weights, one around the other: a block, say, and the
+    row of layers in it, to which the block adds its input. Weights do not tell which of them a module stands for. Most results of its class do."""
+    linked = {name for link in matching.links for name in link.models}
+    known = {each.key: each.tensor for each in ours if each.kind == "out"}
+    around: dict[str, list[str]] = {}
+    votes: dict[type, Counter[int]] = {}
+    for each in theirs:
+        wanted = matching.modules.get(each.module) if each.kind == "out" else None
+        if not wanted:
+            continue
+        if each.module not in around:
+            names, held = wanted.split("."), _held(linked, wanted)
+            outer = (".".join(names[:depth]) for depth in range(len(names), 0, -1))
+            around[each.module] = list(itertools.takewhile(lambda name, held=held: _held(linked, name) == held, outer))  # type: ignore[misc]
+        for level, name in enumerate(around[each.module]):
+            there = known.get(("out", name, each.call, each.place))
+            if there is not None and there.shape == each.tensor.shape and relative(each.tensor, there) <= PARTED:
+                votes.setdefault(classes[each.module], Counter())[level] += 1
+    best = {kind: max(sorted(count), key=lambda level, count=count: count[level]) for kind, count in votes.items()}  # type: ignore[misc]
+    levels = {name: best.get(classes[name], 0) for name in around}
+    return {name: around[name][level] for name, level in levels.items() if 0 < level < len(around[name])}
+
+
+def _held(names: Collection[str], module: str) -> frozenset[str]:
+    return frozenset(name for name in names if name.startswith(f"{module}."))
 
 
 def reordered(here: torch.Tensor, there: torch.Tensor) -> torch.Tensor | None:

@@ -10,7 +10,6 @@ from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couples
-from precheck.pairs.floors import relative
 from precheck.pairs.module_dataflow import Passage, depends
 from precheck.pairs.transplants import with_other_numbers
 
@@ -101,7 +100,8 @@ class Excuses:
         peers = (each for each in self.forward if (each.kind, each.place) == here and each.module != passage.module)
         if any(type(self.model.get_submodule(each.module)) is kind and self.coupled.placed(each) for each in peers):
             return False
-        none = all(relative(one, two) > PARTED for one, two in zip(*couple, strict=True))
+        rows, known = (each.reshape(len(each), -1) for each in couple)
+        none = bool(((rows - known).norm(dim=1) > PARTED * known.norm(dim=1)).all())
         return none and self.contents.hold(passage.tensor)
 
     def _in_right_module(self, passage: Passage, before: Sequence[Passage]) -> bool:

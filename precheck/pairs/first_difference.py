@@ -12,7 +12,7 @@ from precheck.pairs.backward_difference import PARTED, backward_difference, repe
 from precheck.pairs.callers import asking, giving_numbers, grouping
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.couples import Couple, Couples, reordered
+from precheck.pairs.couples import Couple, Couples, by_results, reordered
 from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
 from precheck.pairs.floors import relative
 from precheck.pairs.handed_on import wrong_further
@@ -36,6 +36,7 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     ours, theirs = both(comparison, lambda side: side.once(dtype), whole=comparison.aligned is None)
     ours, theirs = with_own_weights(comparison, ours, theirs)
     modules = comparison.matching.modules
+    modules |= by_results(comparison.matching, ours, theirs, {name: type(each) for name, each in comparison.other.job.model.named_modules()})
     pool = [each.tensor for each in ours]
     contents = Contents(comparison, dtype, pool)
     forward = [each for each in theirs if each.kind not in ("again", "back")]

@@ -64,9 +64,9 @@ def wrongly_given(
         span = _span(own, given)
         if span is None or not results:
             return None
-        choices = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span))
+        choices = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span), _causal(own))
         for name, value, choice in itertools.islice(choices, MOST):
-            made = _run(comparison, Call(module, number), name, choice, dtype)
+            made = _run(comparison, Call(module, number), name, choice, dtype)[: len(results)]  # a port may hand on what it has seen besides
             if made and all(any(_equal(each, one) for whole in results for one in _parts(whole, span)) for each in made):
                 return Wrong(name, value, value is not None and choice is not None and _turned(value, choice))
     return None
@@ -131,7 +131,7 @@ def _choices(
     argument only where model's call has no further tensor. Tensors in containers stay, since code may write to these."""
     offered = [part for _, each in given for part in _parts(each, span)]
     left = _without(offered, [each for _, each in own])
-    sums: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+    sums: list[Iterator[tuple[str, torch.Tensor, torch.Tensor]]] = []
     for name, value in own:
         if "[" in name:
             continue
@@ -141,11 +141,17 @@ def _choices(
             found += [one for one in _stands_for(each, value) if not _same(one, value) and not any(_same(one, other) for other in found)]
         yield from ((name, value, each) for each in found)
         if continuous(value):
-            fitting = (each for each in _sums([value] if known else left, left) if each.dim() == value.dim() and each.shape[-2:] == value.shape[-2:])
-            sums += [(name, value, each.to(value.dtype)) for each in fitting if not torch.equal(each, value)]
+            sums.append(_fitting(name, value, _sums([value] if known else left, left)))
         if name in spare and not found and not known:
             yield name, value, None
-    yield from sums
+    yield from itertools.chain.from_iterable(sums)
+
+
+def _fitting(name: str, value: torch.Tensor, sums: Iterator[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Those of the sums that an argument may be."""
+    for each in sums:
+        if each.dim() == value.dim() and each.shape[-2:] == value.shape[-2:] and not torch.equal(each, value):
+            yield name, value, each.to(value.dtype)
 
 
 def _without(offered: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -163,6 +169,16 @@ def _sums(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Itera
         for form in forms:
             with contextlib.suppress(RuntimeError):  # sizes that do not fit
                 yield number + (form if continuous(form) else torch.zeros_like(form, dtype=number.dtype).masked_fill(~form, -1e30))
+
+
+def _causal(own: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Masks, each with the one of later keys, which model's call need not be given: its own code may hide them. Truth values may mean the
+    opposite."""
+    for name, value in own:
+        if value.dim() > 1 and "[" not in name and (value.dtype is torch.bool or (continuous(value) and bool((value < -1e4).any()))):
+            seen = torch.ones(value.shape, dtype=torch.bool).tril(value.shape[-1] - value.shape[-2])
+            forms = (seen, ~seen) if value.dtype is torch.bool else (torch.zeros_like(value).masked_fill(~seen, -1e30),)
+            yield from ((name, value, each) for each in forms)
 
 
 def _filled(

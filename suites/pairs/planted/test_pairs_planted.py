@@ -48,6 +48,7 @@ PLACED = (
     "efficientnet by formula/a straight slope",
     "opt in an engine/places from zero", "marian in a translator/padding is seen across", "marian in a translator/places from two",
     "marian in a translator/values for keys", "mpnet with one table/padding is seen", "mpnet with one table/a table without its first row",
+    "bigcode with parts/the next word is seen", "bigcode with parts/all words are seen by a block", "regnet by its first code/pooled by the largest",
     "mpt in an engine/the first slopes", "segformer by its first code/a stage without its norm", "gemma 3 in an engine/one added twice",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
@@ -57,7 +58,8 @@ that is zero on paper, a list for a tensor, an input that another block does not
 later call, a gradient that is not cut off, weights at other places, a folded norm, an index, one of several tensors of model's call, a scale in a
 weight, an expert without a gradient, a result of another form, a weight that a module reads of a part, places given to a part that `model` lacks, a
 result that passes on no gradient, a mask or a table in another shape, rows of a weight in another order, places of a piece, a role that an input has
-not in model, a sum of a bias and a mask, numbers that were rounded to float32, a table padded by nothing."""
+not in model, a sum of a bias and a mask, numbers that were rounded to float32, a table padded by nothing, a mask of later keys that model's call has
+not, two modules with the same weights."""
 TRIED = list(dict.fromkeys([*TRIED, *COMPILED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
@@ -93,6 +95,7 @@ MISSED = {
     "experts in groups/rows beyond the capacity": "Sums of fewer experts occur in `model`, which adds one expert after the other.",
     "whisper with a cache/no cache": "As the plan: what each piece is given is an object that `model` has nowhere.",
     "marian in a translator/sines and cosines in pairs": "A table in another order holds model's numbers. Its reader may want them in this order.",
+    "bigcode with parts/places anew in each piece": "The part that makes words and places has no counterpart, and is given another number of Python.",
     "falcon in eight bits/norms exchanged": "Codes are no parameters, so that attention has no counterpart, and what it is given occurs in `model`.",
     "two streams of a diffusion/the last weight not turned": "The weight's halves and the code that reads them do not fit; either may be turned.",
 }
