@@ -25,7 +25,7 @@ def better_form(operation: Operation, readers: Readers) -> str:
 
 def _less_another(operation: Operation, readers: Readers) -> str:
     """For exp(x) - 1 and its like."""
-    alone = _maker(operation.inputs[0]) if _subtracts(operation) and len(operation.inputs) == 1 else None
+    alone = _maker(operation.inputs[0]) if _subtracts(operation) and _beside_one(operation) else None
     form = {
         "exp": "torch.expm1(x) gives exp(x) - 1", "sigmoid": "torch.sigmoid(-x) gives 1 - sigmoid(x)",
         "cos": "2 * torch.sin(x / 2) ** 2 gives 1 - cos(x)",
@@ -34,12 +34,12 @@ def _less_another(operation: Operation, readers: Readers) -> str:
 
 
 def _one_less_square(operation: Operation, readers: Readers) -> str:
-    alone = _subtracts(operation) and len(operation.inputs) == 1 and _squares(_maker(operation.inputs[0]))
+    alone = _subtracts(operation) and _beside_one(operation) and _squares(_maker(operation.inputs[0]))
     return "(1 - x) * (1 + x) gives 1 - x**2 and keeps the digits of 1 - x" if alone else ""
 
 
 def _log_of_one_and_more(operation: Operation, readers: Readers) -> str:
-    alone = operation.base in ("add", "rsub") and len(operation.inputs) == 1
+    alone = operation.base in ("add", "rsub") and _beside_one(operation)
     logarithm = alone and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 1))
     form = "torch.log1p(x) gives log(1 + x)" if operation.base == "add" else "torch.log1p(-x) gives log(1 - x)"
     return f"{form} without this sum" if logarithm else ""
@@ -98,6 +98,11 @@ _FORMS: tuple[Callable[[Operation, Readers], str], ...] = (
     _less_another, _one_less_square, _log_of_one_and_more, _mean_square_less_squared_mean, _expanded_distance, _log_of_share,
     _log_of_summed_exponentials, _root_of_summed_squares, _angle_by_its_cosine,
 )  # fmt: skip
+
+
+def _beside_one(operation: Operation) -> bool:
+    """Whether the only other operand is a number, which is 1 as far as is known: whole numbers are not recorded."""
+    return len(operation.inputs) == 1 and all(each == 1.0 for each in operation.scalars)
 
 
 def _subtracts(operation: Operation) -> bool:

@@ -96,6 +96,14 @@ def test_other_formulas_get_no_form() -> None:
     assert found.remedy == "compute the terms in float32, and subtract them before any is rounded"
 
 
+def test_a_logarithm_beside_another_number_than_one_gets_no_form() -> None:
+    """log1p gives log(1 + x), and not log(1.5 + x)."""
+    x = (NEAR - 0.5).to(HALF)
+    found = first(lambda: (1.5 + x).log())
+    assert found.source
+    assert "log1p" not in found.remedy
+
+
 def test_a_sum_is_given_its_dtype() -> None:
     assert first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1)).remedy == "pass dtype=torch.float32 to sum; or scale its input down"
     for name in sorted(ops.WIDENED):
