@@ -16,6 +16,7 @@ from precheck.judge import boundary_causes
 from precheck.judge.watched_runs import AMPLIFIED, distinct, finding_of, in_noise, shown
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Observation, Operation
+from precheck.rules.nan.rule import UndefinedLoss
 from precheck.rules.rule import Candidate
 
 EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
@@ -45,7 +46,9 @@ def concluded(
     reported = [finding for finding, _ in behind]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
     required = _required_places(candidates, Sound.of(trace, rows) if drifted else None)
-    ops = [_note_if_noise_explains(finding, required, choices=not drifted) for finding in _not_reported_yet(distinct(candidates), reported)]
+    lost = any(finding.rule == "nan" for finding in boundaries)  # the boundary that is lost in the reference too says so already
+    told = [candidate for candidate in candidates if not (lost and isinstance(candidate, UndefinedLoss))]
+    ops = [_note_if_noise_explains(finding, required, choices=not drifted) for finding in _not_reported_yet(distinct(told), reported)]
     first_shown = dict[tuple[str, str], float]()
     for candidate in candidates:
         here = _rule_and_line(finding_of(candidate))

@@ -17,6 +17,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow.training.step_records import Undefined
+from precheck.torch_internals import no_dispatch
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -49,12 +50,13 @@ class UndefinedLosses:
         self._reached("loss", value, low != low, step)
 
     def gradient(self, name: str, value: Value, gradient: torch.Tensor, step: int) -> None:
-        """A parameter's gradient has been accumulated."""
-        if self.first is not None or gradient.device.type != "cpu" or gradient.layout is not torch.strided or _finite(gradient):
+        """A parameter's gradient has been accumulated. Called from a hook, where ops of precheck's own would count as the program's."""
+        if self.first is not None or gradient.device.type != "cpu" or gradient.layout is not torch.strided:
             return
-        cell = self.memory.find(gradient)
-        if cell is not None and not _finite(self.memory.view(cell, gradient)):
-            self._reached(f"gradient of {name or 'a parameter'}", value, bool(gradient.isnan().any()), step)
+        with no_dispatch():
+            cell = None if _finite(gradient) else self.memory.find(gradient)
+            if cell is not None and not _finite(self.memory.view(cell, gradient)):
+                self._reached(f"gradient of {name or 'a parameter'}", value, _lost(gradient), step)
 
     def chosen(self, call: Call) -> None:
         """The largest or smallest of some numbers is chosen, and one of them is NaN, in the reference too."""
