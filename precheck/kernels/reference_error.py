@@ -162,7 +162,7 @@ def lost(value: torch.Tensor) -> torch.Tensor:
 
 def _free(value: torch.Tensor) -> torch.Tensor:
     """What is lost, but for a zero without a sign: that is one number to every implementation."""
-    return lost(value) & ((value != 0) | value.signbit())
+    return lost(value) & ((value != 0) | value.signbit()) if value.is_floating_point() else lost(value)
 
 
 def _typical(wide: torch.Tensor) -> torch.Tensor:

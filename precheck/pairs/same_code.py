@@ -37,8 +37,19 @@ def by_definition(comparison: Comparison, module: str) -> bool:
     if kind is None or not module or not held or altered or not matching.agrees(module):
         return False
     owners = {comparison.model.job.model.get_submodule(name.rpartition(".")[0]) for link in held for name in link.models}
+    if any(_adapted(comparison, name) for link in held for name in link.models):
+        return False
     in_order = all(link.order is None and not link.turned and link.dim == 0 and not link.shape for link in held)
     return in_order and all(isinstance(each, kind) and (kind is torch.nn.Embedding or type(each) is kind) for each in owners)
+
+
+def _adapted(comparison: Comparison, weight: str) -> bool:
+    """Whether the module around a layer of model's has weights of its own beside the layer's, as an adapter has, and `other` lacks all of them."""
+    layer = weight.rpartition(".")[0]
+    around = layer.rpartition(".")[0]
+    names = [name for name, _ in comparison.model.job.model.named_parameters() if name.startswith(f"{around}.")]
+    further = {name for name in names if not name.startswith(f"{layer}.")}
+    return bool(around and further) and further <= set(comparison.matching.missed)
 
 
 def rows_in_order(comparison: Comparison, module: str) -> bool:
