@@ -64,6 +64,7 @@ TRIED = list(dict.fromkeys([*TRIED, *COMPILED, *((name, PRECISIONS[0]) for name 
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
     "float32 roundings of a table or a weight change, and one of two healthy models may have rounded a table. 64-true finds it.",
+    "a port of neox/a slope by tanh": "The module is named, with the line that holds the slope; the message does not name the function.",
     "vit/rows and columns of patches swapped": "All numbers are right and in another order, so the module that has it is not told from its parent.",
     "lstm/backward states not turned round": "As the patches: another order of the same numbers.",
     **dict.fromkeys(
