@@ -122,7 +122,7 @@ def test_an_eps_that_is_too_small_for_float32_is_found_in_float64_at_its_line() 
 @pytest.mark.parametrize(("name", "precision"), TRIED)
 def test_a_pair(name: str, precision: str) -> None:
     found = told(CASES[name], precision)
-    if name in MISSED:
+    if name in MISSED and not (found.below and precision != "32-true"):
         assert not found.right
     else:
         assert found.right, f"{found.verdict} in {found.module!r}: {found.message}"
