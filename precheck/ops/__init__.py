@@ -134,6 +134,8 @@ COUNTS = where(lambda op: op.kind is Kind.COUNT)
 """Ops that count elements in bins. The choice of the bin is a decision, the count is not."""
 CUTS = where(lambda op: op.kind in (Kind.ROUNDING, Kind.REMAINDER))
 """Ops that round numbers to multiples or take remainders. The results are still numbers: coordinates, times, phases."""
+KEEPING = SUMS | MOVING | GUARDS | SCALING | CUTS
+"""Ops that keep the meaning of numbers: a sum of positions is still a position."""
 WHOLE = (CUTS & STEPS) - {"floor_divide"}
 """Ops that round each element to a whole number."""
 REMAINDERS = where(lambda op: op.kind is Kind.REMAINDER)

@@ -15,8 +15,6 @@ from precheck.analysis.rounding.exemptions import Exempting, added, divisor, dra
 from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation, Value
 
-KEEPING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.SCALING | ops.CUTS
-"""Ops that keep the meaning of numbers: a sum of positions is still a position."""
 INDEX_BITS = 32
 """The fewest bits of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is rounded."""
 SEVERAL = Limit(2, "different whole numbers")
@@ -156,7 +154,7 @@ def _integer(value: Value, readers: Readers) -> Operation | None:
     for _, reader in walk.with_readers(readers):
         if reader.bits >= INDEX_BITS:
             return reader
-        walk.follow(reader.outputs if reader.base in KEEPING else ())
+        walk.follow(reader.outputs if reader.base in ops.KEEPING else ())
     return None
 
 

@@ -24,7 +24,6 @@ EVIDENCE = 10.0
 """Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
 BESIDE = 2.0**-5
 """How far beside a number its steps are counted: far more than roundings of any format."""
-_KEEPING = ops.SUMS | ops.MOVING | ops.GUARDS | ops.SCALING | ops.CUTS
 _BETWEEN = 8  # ops between `round` and a cast to integers
 NEARLY = 8.0
 """Spacings of the reference that a whole number may be off after divisions and multiplications."""
@@ -40,7 +39,7 @@ def reads_whole(call: Call) -> bool:
     count as exact if they are stored wide. They may have been moved, added to, scaled or cut since."""
     maker = call.inputs[0].maker if len(call.floats) == 1 and call.operation.phase != "backward" else None
     for _ in range(_BETWEEN):
-        if maker is None or maker.recut is not None or maker.base not in _KEEPING:
+        if maker is None or maker.recut is not None or maker.base not in ops.KEEPING:
             break
         maker = maker.inputs[0].maker if maker.inputs else None
     return maker is not None and maker.recut is not None
