@@ -146,6 +146,7 @@ BOUNDING = where(lambda op: op.kind is Kind.ORDER)
 """Comparisons with a bound."""
 ADDING_ALONE = where(lambda op: op.name in ("sum", "cumsum", "index_add", "scatter_add"))
 """Ops that add and do nothing else. Sums of whole numbers are exact in every order."""
+EQUALITIES = where(lambda op: op.kind is Kind.EQUALITY)
 JUMPING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.JUMP) or op.name in ("threshold", "hardshrink"))
 """Ops whose result jumps where a number is that with which they compare it."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))

@@ -93,10 +93,10 @@ class Errors:
         self.suspects += [] if any(above) else whole_numbers.facts_on_integers_of_data(operation, cause, self.readers)
 
     def _entered(self, value: Value | None) -> Operation | None:
-        """The op that brought in the error of numbers that become whole ones. A difference of nearly equal numbers is exact and adds none, though its
-        relative error is larger than that of its terms: then it is the op that brought in that of its worst term."""
+        """The op that brought in the error of numbers that become whole ones. A difference of nearly equal numbers, or a remainder, is exact and adds
+        none, though its relative error is larger than that of its terms: then it is the op that brought in that of its worst term."""
         cause = self.origins.of(value)
-        while cause is not None and cause.base in ops.SUMS and cause.inputs and cause.outputs[0].low:
+        while cause is not None and cause.base in ops.SUMS | ops.REMAINDERS and cause.inputs and cause.outputs[0].low:
             term = causes.worst_term(cause)
             before = self.origins.of(term)
             if before in (None, cause) or absolute_error(cause.outputs[0]) > 2 * absolute_error(term):

@@ -174,7 +174,7 @@ def _harms(reader: Operation, readers: Readers) -> bool:
         # 1/Inf, where the reference has a number that the format can hold. Terms may cancel without Inf, where float32 keeps a rounding.
         if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
             return True  # a sum with Inf is infinite, and its zeros are made of other terms
-    return bool(reader.reads)
+    return bool(reader.reads or reader.parted)
 
 
 def _beneath_the_format(value: Value, readers: Readers) -> bool:

@@ -116,6 +116,7 @@ class Operation:
     let_through: LetThrough | None = None
     mistaken: Mistaken | None = None
     lost_bound: LostBound | None = None
+    parted: int = 0  # of an equality, the answers that Inf gives where the reference compares two finite numbers and answers otherwise
     bits: int = 0  # of the integers, for a cast from floats
     used_as: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them
     places: StorageWeakRef | None = None  # of a choice that returns values too: where its places are, as long as they live

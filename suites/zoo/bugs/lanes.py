@@ -1,4 +1,4 @@
-"""Lanes: neighbours of points, running spreads in half, numbers of pictures, beams that ended, penalties of small weights, readers of a delay line."""
+"""Lanes: neighbours of points, running spreads in half, numbers of pictures, beams that ended, penalties of small weights, delay lines."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ class Beams:
         scores, places = (self.scores[:, None] + likely).flatten().topk(width)
         self.lengths = self.lengths[places // words] + 1
         ended = places % words == 0
-        self.scores = torch.where(ended, torch.tensor(self.none, dtype=SINGLE).to(scores.dtype), scores)
+        none = torch.tensor(self.none, dtype=SINGLE).to(scores.dtype)  # culprit: beams-that-ended
+        self.scores = torch.where(ended, none, scores)
 
     def alive(self) -> torch.Tensor:
         return self.scores.float() != self.none  # culprit: beams-that-ended
@@ -228,13 +229,14 @@ BUGS = (
     Bug("neighbours-by-descent", "NVIDIA/cuvs#991", ("cancellation", "amplified-rounding", "nan"), "aten.sub.Tensor",
         lambda: neighbours(wide=False), lambda: neighbours(wide=True)),
     Bug("spreads-that-passed-through-half", "NVIDIA/apex#144", ("overflow",), "aten._to_copy.default",
-        lambda: normalised(keeps=False), lambda: normalised(keeps=True)),
-    Bug("pictures-with-long-numbers", "google/automl#182", ("integer-rounding",), "aten.lift_fresh.default",
+        lambda: normalised(keeps=False), lambda: normalised(keeps=True), phase="data"),
+    Bug("pictures-with-long-numbers", "google/automl#182", ("integer-rounding",), "aten._to_copy.default",
         lambda: evaluated(exact=False), lambda: evaluated(exact=True), precision="32-true"),
     Bug("beams-that-ended", "marian-nmt/marian-dev#777", ("overflow", "nan"), "aten._to_copy.default",
-        lambda: translated(infinite=False), lambda: translated(infinite=True)),
+        lambda: translated(infinite=False), lambda: translated(infinite=True), phase="data"),
     Bug("penalty-of-small-weights", "tensorflow/models#3687", ("underflow", "amplified-rounding"), "aten.pow.Tensor_Scalar",
         lambda: penalised(wide=False), lambda: penalised(wide=True)),
     Bug("semitone-after-a-minute", "Spatial-Media-Lab/OpenSpatialDelay#57", ("absorption", "accumulated-drift"), "aten.add.Tensor",
-        lambda: shifted(wraps=False), lambda: shifted(wraps=True), precision="32-true"),
+        lambda: shifted(wraps=False), lambda: shifted(wraps=True), precision="32-true",
+        expected_miss="Python picks the samples by a number that stands still: it is right to seven digits, and the reference reads the same samples"),
 )  # fmt: skip

@@ -96,7 +96,7 @@ class Distiller(nn.Module):
         if self.by_logs:
             ours, theirs = ours.float().log_softmax(-1), theirs.float().log_softmax(-1)
             return (ours.exp() * (ours - theirs)).sum(-1).mean()
-        ours, theirs = ours.softmax(-1), theirs.softmax(-1)
+        ours, theirs = ours.softmax(-1), theirs.softmax(-1)  # culprit: teacher-that-rules-words-out
         return (ours * (ours.log() - theirs.log())).sum(-1).mean()  # culprit: teacher-that-rules-words-out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -207,14 +207,14 @@ def coded(wide: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("requests-at-no-temperature", "sgl-project/sglang#773", ("overflow", "nan"), "aten.div.Tensor",
-        lambda: served(wide=False), lambda: served(wide=True)),
-    Bug("photos-of-one-place", "pytorch/pytorch#136748", ("cancellation", "amplified-rounding", "local-drift"), "aten._euclidean_dist.default",
+        lambda: served(wide=False), lambda: served(wide=True), module="Sampler"),
+    Bug("photos-of-one-place", "pytorch/pytorch#136748", ("local-drift", "cancellation", "amplified-rounding"), "aten._euclidean_dist.default",
         lambda: found(wide=False), lambda: found(wide=True)),
     Bug("boxes-that-are-sure", "open-mmlab/mmcv#1488", ("vanished-constant", "nan", "overflow", "cancellation"), "aten.clamp_min.default",
-        lambda: detected(wide=False), lambda: detected(wide=True)),
+        lambda: detected(wide=False), lambda: detected(wide=True), module="FocalLoss"),
     Bug("teacher-that-rules-words-out", "MakazhanAlpamys/Soup#736", ("underflow", "nan", "overflow"), "aten._softmax.default",
         lambda: distilled(by_logs=False), lambda: distilled(by_logs=True)),
-    Bug("barrier-of-a-reaction", "MDIL-SNU/SevenNet#326", ("cancellation", "absorption", "amplified-rounding"), "aten.add.Tensor",
+    Bug("barrier-of-a-reaction", "MDIL-SNU/SevenNet#326", ("amplified-rounding", "cancellation", "absorption"), "aten.sum.dim_IntList",
         lambda: barrier(wide=False), lambda: barrier(wide=True), precision="32-true"),
     Bug("users-beyond-sixteen-million", "tensorflow/tensorflow#47187", ("integer-rounding",), "aten._to_copy.default",
         lambda: recommended(whole=False), lambda: recommended(whole=True), precision="32-true"),

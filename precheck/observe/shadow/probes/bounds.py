@@ -11,10 +11,13 @@ bound that is rounded to any other number lies among numbers that are rounded as
 
 Where a compared number has lost its digits, answers are wrong that no rounding of it explains. The shadow follows them, so that no later result shows
 them: they are what shows that the number was wrong.
+
+A number that has become Inf equals no finite number any more, also not the one that it was made from: a sentinel, such as float32's lowest number.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
@@ -106,6 +109,19 @@ def _count_mistaken(call: Call, answers: torch.Tensor) -> None:
     beyond = (one - other).abs() > ROUNDINGS * max(units.values()) * scale
     right = call.mode.replay.call(call.op, call.shadow_of)[0]
     call.operation.mistaken = Mistaken(int(((right != answers) & beyond & scale.isfinite()).sum()), answers.numel())
+
+
+def count_parted(call: Call, answers: torch.Tensor) -> None:
+    """After a test whether numbers are equal: counts the answers that Inf gives, where the reference asks whether two finite numbers are equal and
+    answers otherwise. A program that asks for Inf itself knows of it."""
+    if len(call.args) != 2 or call.operation.phase == "backward":
+        return
+    one, other = (torch.as_tensor(each) for each in call.args)
+    wide = (call.shadow_of(each) if isinstance(each, torch.Tensor) else torch.as_tensor(each) for each in call.args)
+    finite = functools.reduce(torch.logical_and, (each.isfinite() for each in wide))
+    right = call.mode.replay.call(call.op, call.shadow_of)[0]
+    parted = (one.isinf() != other.isinf()) & ~one.isnan() & ~other.isnan() & finite & (right != answers)
+    call.operation.parted = int(parted.sum())
 
 
 def _size(numbers: torch.Tensor) -> torch.Tensor:

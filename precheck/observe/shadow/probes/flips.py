@@ -32,6 +32,8 @@ def after_discrete_op(call: Call, outputs: list[torch.Tensor]) -> None:
     if base in ops.BOUNDING:
         _after_comparison_with_number(call)
         bounds.after_comparison(call, output)
+    if base in ops.EQUALITIES and any(value.nonfinite for value in call.inputs):
+        bounds.count_parted(call, output)
     single = output.numel() == 1  # Python may branch on it
     asked = base in ops.ASKING and output.numel() <= WHOLES and any(value.zeros or (single and value.drift) for value in call.inputs)
     if base in ops.COMPARED and not asked:
