@@ -100,7 +100,7 @@ class Absorption(Rule):
         if judged:
             self.closed.add(line)
             self.judged.add(place[1])
-        elif enough and (_moves(operation.outputs[0], absorbed) or absorbed.steady < STEADY):
+        elif enough and (absorbed.intended >= INTENDED * effective_roundoff(operation.outputs[0]) or absorbed.steady < STEADY):
             self.open.pop(place, None)
         elif too_few(operation, operation.outputs[0], absorbed):
             self.open[place] = operation
@@ -121,13 +121,13 @@ class Absorption(Rule):
 
 def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: Readers) -> Candidate | None:
     """The candidate for an addition that did not arrive. None if it is healthy, or another rule judges it."""
-    u = effective_roundoff(value)
+    u = _unit(value, readers)
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by the share of the whole step that arrived
     kept = operation.in_place or absorbed.carried
     if not kept and _only_reads(operation, absorbed, readers):
         return None  # the additions before this one are judged where they are made
-    moves = _moves(value, absorbed)
+    moves = absorbed.intended >= INTENDED * u
     if absorbed.share >= UNCHANGED_SHARE and absorbed.times >= TIMES and absorbed.drift >= ROUNDINGS * u and moves and absorbed.arrived < 1:
         text = f"{absorbed.times} additions left at least half of the elements unchanged; the accumulator is {percent(absorbed.drift)}% off"
         if operation.derived:
@@ -139,6 +139,12 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
         text = f"{share:.0f}% of what {absorbed.additions} updates in a row should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
     return _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
+
+
+def _unit(value: Value, readers: Readers) -> float:
+    """An accumulator's unit roundoff: its own if the program takes another whole part of it, since a place is wrong if it is off by one."""
+    misplaced = (reader.flips is not None and reader.flips.changed for reader in readers.get(value, ()) if reader.base in ops.WHOLE)
+    return value.roundoff if any(misplaced) else effective_roundoff(value)
 
 
 def _only_reads(operation: Operation, absorbed: Absorbed, readers: Readers) -> bool:
@@ -165,11 +171,6 @@ def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
     shipped = operation.in_optimizer and not operation.call
     own = operation.phase != "backward" and not shipped and elements(operation.outputs[0]) >= FEWEST_ELEMENTS
     return own and 0 < abs(1 - operation.scalars[0]) < effective_roundoff(operation.outputs[0]) / 2
-
-
-def _moves(value: Value, absorbed: Absorbed) -> bool:
-    """Whether the additions should have moved the value by enough for a verdict."""
-    return absorbed.intended >= INTENDED * effective_roundoff(value)
 
 
 def _of_starved_average(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
