@@ -172,3 +172,32 @@ def test_nan_that_a_choice_leaves_out_harms_nobody() -> None:
     for program in (let_in, in_its_gradient):
         told = [error.message for error in watched(program).errors]
         assert any("in the reference became zero here" in message and "made NaN of it" in message for message in told), told
+
+
+LOWEST = torch.finfo(torch.float32).min
+
+
+def sentinel() -> torch.Tensor:
+    scores = torch.full((4,), LOWEST).half()  # fault
+    scores[0] = 1
+    return (scores.float() != LOWEST).sum()
+
+
+def sentinel_of_its_format() -> torch.Tensor:
+    """torch rounds the number, too, and finds it again."""
+    scores = torch.full((4,), LOWEST).half()
+    scores[0] = 1
+    return (scores != LOWEST).sum()
+
+
+def infinity_asked_for() -> torch.Tensor:
+    scores = torch.full((4,), -1e6).half()
+    scores[0] = 1
+    return torch.where(scores == -torch.inf, 0.0, scores)
+
+
+def test_a_number_that_became_infinite_is_not_found_again() -> None:
+    """A test for equality shows it, unless it asks for Inf: the program knows of that."""
+    finds(sentinel, "overflow", says="is beyond the largest float16, 65504")
+    for program in (sentinel_of_its_format, infinity_asked_for):
+        passes(program)

@@ -256,3 +256,42 @@ def test_amounts_that_a_rounding_changes(far: float, dtype: torch.dtype, precisi
     with precheck.watch(precision=precision) as report:
         cells(far, dtype)
     assert report.errors == []
+
+
+def in_float32(program: Callable[[], torch.Tensor]) -> list[Finding]:
+    with precheck.watch(precision="32-true") as report:
+        kept = program()
+    assert kept.numel()
+    return report.errors
+
+
+def stepped(*, whole: bool) -> torch.Tensor:
+    at, marks = torch.tensor(34_560_000.0), []
+    for _ in range(20):
+        at = at + 1.06
+        marks.append(at.floor() if whole else at / 64)
+    return torch.stack(marks)
+
+
+def test_a_float32_sum_that_stands_still_is_wrong_as_a_place_alone() -> None:
+    (told,) = in_float32(lambda: stepped(whole=True))
+    assert told.rule == "absorption"
+    assert told.op == "aten.add.Tensor"
+    assert not in_float32(lambda: stepped(whole=False))
+
+
+def rows(first: int, *, remainder: bool) -> torch.Tensor:
+    numbers = (first + 37 * torch.arange(60)).float()
+    if remainder:
+        return (numbers % 512).long()
+    boxes = torch.sin(torch.arange(180.0) / 7).view(60, 3) ** 7
+    return torch.cat([numbers[:, None], boxes], 1)[:, 0].long()
+
+
+@pytest.mark.parametrize("remainder", [True, False], ids=["a remainder", "beside other numbers"])
+def test_the_line_that_rounded_numbers_is_named(remainder: bool) -> None:
+    """A remainder is exact. What stands beside the numbers may be further off than they are."""
+    (told,) = in_float32(lambda: rows(18_000_001, remainder=remainder))
+    assert told.rule == "integer-rounding"
+    assert told.op == "aten._to_copy.default"
+    assert not in_float32(lambda: rows(100_001, remainder=remainder))

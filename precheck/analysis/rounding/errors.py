@@ -88,15 +88,15 @@ class Errors:
 
     def _judge_integers(self, operation: Operation, above: tuple[Fact | None, ...]) -> None:
         """Judges numbers that become other integers. Only for these is it asked what brought in an error, which may walk over a whole loop."""
-        cause = self._entered(operation.drifting)
+        cause = whole_numbers.renumbered_by(operation) or self._entered(operation.drifting)
         self.suspects += [] if above else whole_numbers.facts_on_casts_to_integers(operation, cause)
         self.suspects += [] if any(above) else whole_numbers.facts_on_integers_of_data(operation, cause, self.readers)
 
     def _entered(self, value: Value | None) -> Operation | None:
-        """The op that brought in the error of numbers that become whole ones. A difference of nearly equal numbers, or a remainder, is exact and adds
-        none, though its relative error is larger than that of its terms: then it is the op that brought in that of its worst term."""
+        """The op that brought in the error of numbers that become whole ones. A difference of nearly equal numbers is exact and adds none, though its
+        relative error is larger than that of its terms: then it is the op that brought in that of its worst term."""
         cause = self.origins.of(value)
-        while cause is not None and cause.base in ops.SUMS | ops.REMAINDERS and cause.inputs and cause.outputs[0].low:
+        while cause is not None and cause.base in ops.SUMS and cause.inputs and cause.outputs[0].low:
             term = causes.worst_term(cause)
             before = self.origins.of(term)
             if before in (None, cause) or absolute_error(cause.outputs[0]) > 2 * absolute_error(term):

@@ -68,6 +68,17 @@ def exemptions_for(operation: Operation) -> list[Exempting]:
     return [drawn, float32_rounding, added, divisor, *converted, *measures]
 
 
+def renumbered_by(operation: Operation) -> Operation | None:
+    """The op that turned whole numbers into others, of which only remainders were taken since, which are exact. The numbers that were put beside them
+    may have larger errors."""
+    walk = Walk(operation.inputs, FAR)
+    for value in walk:
+        if value.maker is not None and value.wholes_moved and not causes.only_moved(value.maker, value):
+            return value.maker
+        walk.follow(value.maker.inputs if value.maker is not None and value.maker.base in ops.MOVING | ops.REMAINDERS else ())
+    return None
+
+
 def facts_on_casts_to_integers(operation: Operation, cause: Operation | None) -> list[MadeInteger]:
     """The facts about a cast to integers. `cause`: the op that made the error of the numbers."""
     if operation.wrapped is not None:
@@ -164,20 +175,9 @@ def facts_on_renumbered(operation: Operation, changes: Renumbered, cause: Operat
     A single number is enough, since the cast to integers says that these are whole numbers. They must have been wide before `cause` stored them, or
     be sums of small exact numbers, as counts are. Numbers that were computed low do not count: there all large numbers are whole.
     """
-    cause = _renumbered_by(operation) or cause
     if cause is None or not (_counted(cause) or (cause.base in ops.CONSTANTS and not any(source.low for source in cause.inputs))):
         return []
     return [_made_integer(operation, changes, cause, changes.peak, changes.reach)]
-
-
-def _renumbered_by(operation: Operation) -> Operation | None:
-    """The op that turned whole numbers into others, which were only moved since. Other numbers may have been put beside them, with larger errors."""
-    walk = Walk(operation.inputs, FAR)
-    for value in walk:
-        if value.maker is not None and value.wholes_moved and not causes.only_moved(value.maker, value):
-            return value.maker
-        walk.follow(value.maker.inputs if value.maker is not None and value.maker.base in ops.MOVING else ())
-    return None
 
 
 def _counted(cause: Operation) -> bool:
