@@ -101,12 +101,12 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     # in an optimizer step most tensors are intermediate results that live for one op
     limit = FETCHED if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
     compare(value, output, shadow, perturbed, zeros=bool([source for source in inputs if source.zeros]), limit=limit)
-    jumped = value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in
-    if jumped:
+    if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
         operation.part_drift = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)
     if value.nonfinite and call.plan.base in ops.RECIPROCALS:
         _starved(operation, call.floats[-1])
+    jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if call.plan.base in ops.CASTS:
         return  # its kernel only rounds; what it cuts off is no fault of the kernel
     drawn = call.plan.tagged and call.op.draws()  # repeated, it would take random numbers of the user's
