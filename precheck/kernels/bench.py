@@ -17,7 +17,7 @@ from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
 from precheck.kernels.noise import base_roundoff
 from precheck.kernels.running import Outcome, Wishes
-from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, of_nothing, surplus, values_of
+from precheck.kernels.trial_result import Fault, Judged, Reference, aliased, distances, form, of_nothing, surplus, values_of
 from precheck.kernels.trials import Made, Trial
 from precheck.observe.exact import widened
 from precheck.words import counted
@@ -196,7 +196,7 @@ class Bench:
             if judged.fault is None:
                 self._measure(judged, outcome, judged.reference)
             if judged.fault is None or judged.fault.backward:  # an output that is wrong says more than a gradient that should not be there
-                judged.fault = surplus(outcome, native) or judged.fault
+                judged.fault = surplus(outcome, native) or judged.fault or aliased(judged, outcome, native)
 
     def _touched(self, outcome: Outcome, native: Outcome, held: Sequence[memory.Buffer]) -> Fault | None:
         for leaf, buffer in zip(self.example.leaves, held, strict=True):

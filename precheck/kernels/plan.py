@@ -30,10 +30,12 @@ def near(bench: Bench) -> Iterator[Trial]:
     yield Trial(seed=1, fill="")
     yield Trial(seed=2)
     yield Trial(seed=3, only=-2)  # no gradient, for which kernels have another code path
-    left_out = {"plain", *number_kinds.SPECIAL}
+    left_out = {"plain", number_kinds.OPPOSED, *number_kinds.SPECIAL}
     left_out |= set() if any(contents.unit(leaf.tensor) for leaf in bench.example.leaves) else {"ends"}
     left_out |= set() if any(leaf.tensor.dim() and not leaf.tensor.dtype.is_floating_point for leaf in bench.example.leaves) else {"all alike"}
     yield from (Trial(seed=4, family=name) for name in number_kinds.FAMILIES if name not in left_out)
+    real = [place for place, leaf in enumerate(bench.example.leaves) if leaf.tensor.is_floating_point() and leaf.tensor.dim()]
+    yield from (Trial(seed=4, family=number_kinds.OPPOSED, leaf=place) for place in real[:4] if len(real) > 1)
     yield from thresholds.trials(bench)
     yield from constants.trials(bench)
 
