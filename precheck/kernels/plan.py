@@ -20,6 +20,8 @@ UPSTREAM = ("expanded", "transposed", "columns of a wider tensor", "partial", "l
 """Kinds of incoming gradients, each beside the example's own inputs."""
 SPANNING = (129, 257)
 """Sizes of several tiles in which numbers rise and fall: what is kept of earlier tiles is replaced in each of them, or in none."""
+BEHIND = (31, 63, 127)
+"""Sizes with the longest rests behind full tiles. A rest has code of its own, which may take the other side of a tie."""
 LONG = (4099, 16411, 65537, 100003)
 """Sizes at which a sum in a low format stops growing."""
 
@@ -89,6 +91,8 @@ def sized(bench: Bench) -> Iterator[Trial]:
     for size in EDGES:
         for name in names:
             yield Trial(seed=50 + size, sizes=((name, size),))
+            if size in BEHIND:
+                yield Trial(seed=54 + size, sizes=((name, size),), family="ties")
             if size in SPANNING:
                 yield from (Trial(seed=53 + size, sizes=((name, size),), family=family) for family in number_kinds.ORDERED)
             if size < 300 and size % 2:

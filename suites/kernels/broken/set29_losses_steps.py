@@ -51,7 +51,7 @@ def decay_beside_the_moments(wrong: bool, p: torch.Tensor, g: torch.Tensor, m: t
     need(p.shape == g.shape == m.shape == v.shape, bool((v >= 0).all()))
     if not wrong:
         g = torch.add(g, p, alpha=0.1)
-    m, v = torch.lerp(m, g, 0.1), torch.lerp(v, g.square(), 0.01)
+    m, v = torch.add(0.9 * m, g, alpha=0.1), torch.addcmul(0.99 * v, g, g, value=0.01)
     kept = p * (1 - 0.01 * 0.1) if wrong else p
     return torch.addcdiv(kept, m, v.sqrt() + 1e-6, value=-0.01), m, v
 
