@@ -103,7 +103,7 @@ class Bench:
         wishes = dataclasses.replace(self.wishes, gradients=False)
         wider = self.dimensions.multiples(*trial.sizes[0]) if len(trial.sizes) == 1 else None
         for sizes in (trial.sizes, tuple(wider.items()) if wider else None):
-            if sizes is None:
+            if sizes is None or self.dimensions.elements(dict(sizes)) > MOST:
                 continue
             for linked in (False, True):
                 made = trials.trial_inputs(self.example, self.dimensions, probe.but(sizes=sizes), linked=linked)
