@@ -138,7 +138,7 @@ def test_a_reference_that_refuses_an_example_beyond_the_limit_is_told_of(monkeyp
 
 
 def test_sizes_that_only_fit_together_are_no_larger_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four rows of six columns and twelve numbers, 100 003 numbers would take 33 334 rows of 50 002 columns."""
+    """Of four rows of six columns and twelve numbers, 65 538 numbers would take 21 846 rows of 32 769 columns."""
 
     def halves(codes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if codes.dim() != 2 or x.shape != (2 * codes.shape[1],):
@@ -151,5 +151,5 @@ def test_sizes_that_only_fit_together_are_no_larger_than_others(monkeypatch: pyt
     taken = judging.takes(Trial(sizes=(("=12", 120),)))
     assert taken is not None
     assert dict(taken.sizes) == {"=4": 40, "=6": 60, "=12": 120}
-    assert judging.takes(Trial(sizes=(("=12", 100_003),))) is None
+    assert judging.takes(Trial(sizes=(("=12", 65_538),))) is None
     assert max(made) <= MOST
