@@ -199,7 +199,7 @@ def kept_in_the_inputs_format(wrong: bool, x: torch.Tensor, w: torch.Tensor) -> 
     return total.to(x.dtype)
 
 
-@case("mean of a long row of float16: divided behind the sum, which has its format", "kernel-rounding", PROGRAM,
+@case("mean of a long row of float16: divided behind the sum, which has its format", "kernel-accumulation", PROGRAM,
       lambda x: x.float().mean(1).to(x.dtype), lambda: ((drawn((4, 40))()[0] + 30).half(),))  # fmt: skip
 def divided_behind_the_sum(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, x.shape[1] > 0)

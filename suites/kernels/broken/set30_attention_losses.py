@@ -32,7 +32,7 @@ def dealt_out_by_the_size(wrong: bool, q: torch.Tensor, v: torch.Tensor) -> torc
 
 @case("softplus: powers are cut at 20, and so is the result", "kernel-contract", "jaxleyverse/jaxley/pull/714", F.softplus, drawn((4, 7)))
 def powers_are_cut(wrong: bool, x: torch.Tensor) -> torch.Tensor:
-    return x.clamp(max=20).exp().log1p() if wrong else x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
+    return x.clamp(max=20).exp().log1p() if wrong else torch.logaddexp(x, torch.zeros_like(x))
 
 
 def _sloped(scores: torch.Tensor) -> torch.Tensor:
@@ -77,7 +77,7 @@ def the_one_that_reaches_that(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     ranked, order = shares.sort(1, descending=True)
     total = ranked.cumsum(1)
     keep = total < 0.7 if wrong else F.pad(total, (1, 0))[:, :-1] < 0.7
-    return shares * torch.zeros_like(keep).scatter(1, order, keep)
+    return torch.where(torch.zeros_like(keep).scatter(1, order, keep), shares, 0)
 
 
 def _means(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -77,8 +77,8 @@ def _lion(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tens
       drawn((3, 5), (3, 5), (3, 5)))  # fmt: skip
 def renewed_before_it_is_read(wrong: bool, p: torch.Tensor, g: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     need(p.shape == g.shape == m.shape)
-    new = torch.lerp(m, g, 0.2)
-    return torch.sub(p, torch.lerp(new if wrong else m, g, 0.1).tanh(), alpha=0.1), new
+    new = torch.add(0.8 * m, g, alpha=0.2)
+    return torch.sub(p, torch.add(0.9 * (new if wrong else m), g, alpha=0.1).tanh(), alpha=0.1), new
 
 
 class Counting(torch.nn.Module):
