@@ -11,16 +11,15 @@ import torch
 
 from precheck import formats
 from precheck.analysis.noise_floor import kernel_floor as floor
-from precheck.kernels import indices, memory, nonfinite, number_kinds, reference_error, running, trials
+from precheck.kernels import indices, memory, nonfinite, number_kinds, reference_error, running, tied_gradients, trials
 from precheck.kernels.allocations import Allocated
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
 from precheck.kernels.noise import base_roundoff
 from precheck.kernels.running import Outcome, Wishes
-from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, of_nothing, surplus, values_of
+from precheck.kernels.trial_result import Fault, Judged, Reference, aliased, distances, form, of_nothing, surplus, values_of
 from precheck.kernels.trials import Made, Trial
 from precheck.observe.exact import widened
-from precheck.words import counted
 
 LADDER = (0, 2, 4, 18)
 """Noise runs that are added in steps, while the candidate's error is larger than in all runs so far."""
@@ -104,7 +103,7 @@ class Bench:
         wishes = dataclasses.replace(self.wishes, gradients=False)
         wider = self.dimensions.multiples(*trial.sizes[0]) if len(trial.sizes) == 1 else None
         for sizes in (trial.sizes, tuple(wider.items()) if wider else None):
-            if sizes is None:
+            if sizes is None or self.dimensions.elements(dict(sizes)) > MOST:
                 continue
             for linked in (False, True):
                 made = trials.trial_inputs(self.example, self.dimensions, probe.but(sizes=sizes), linked=linked)
@@ -196,7 +195,7 @@ class Bench:
             if judged.fault is None:
                 self._measure(judged, outcome, judged.reference)
             if judged.fault is None or judged.fault.backward:  # an output that is wrong says more than a gradient that should not be there
-                judged.fault = surplus(outcome, native) or judged.fault
+                judged.fault = surplus(outcome, native) or judged.fault or aliased(judged, outcome, native)
 
     def _touched(self, outcome: Outcome, native: Outcome, held: Sequence[memory.Buffer]) -> Fault | None:
         for leaf, buffer in zip(self.example.leaves, held, strict=True):
@@ -236,25 +235,8 @@ class Bench:
             if not judged.open or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break
         found = values_of(judged, outcome, reference) or of_nothing(judged, outcome, reference)
-        judged.fault = found or self._other_infinity(judged.trial, outcome, reference)
-
-    def _other_infinity(self, trial: Trial, outcome: Outcome, reference: Reference) -> Fault | None:
-        """Inf where the reference has -Inf, or the reverse. At a pole the sign may depend on that of a zero, so it has to be the same beside these
-        inputs, too."""
-        for name, right in reference.exact.values.items():
-            got, native = outcome.values.get(name), reference.native.values.get(name)
-            if right is None or got is None or native is None or not right.is_floating_point() or got.shape != right.shape:
-                continue
-            other = right.isinf() & (native == right) & (got == -right)
-            for sign in (1, -1) if bool(other.any()) else ():
-                made = reference.made or self.make(trial)
-                beside = Made([reference_error.stepped(each, None, sign) for each in made.values], made.numbers)
-                moved = self.exact_of(trial, beside).values.get(name)
-                other &= (moved == right) if moved is not None and moved.shape == right.shape else False
-            if bool(other.any()):
-                share = f"{int(other.sum())} of {counted(other.numel(), 'element')}"
-                return Fault("infinity", name, f"{name}: an infinity of the other sign than the reference's in {share}")
-        return None
+        found = found or nonfinite.other_infinity(self, judged.trial, outcome, reference)
+        judged.fault = found or tied_gradients.fault(self, judged, outcome, reference)
 
     def _terms(self, trial: Trial, name: str, exact: Outcome, gradient: torch.Tensor) -> tuple[Any, Any]:
         """The size of the terms that a gradient is the sum of.
@@ -271,6 +253,13 @@ class Bench:
                    for output, given in exact.passed.items() if (value_of := exact.values[output]) is not None]  # fmt: skip
         return floor.terms(value, weights) if weights and value.shape == gradient.shape else (None, None)
 
+    def noisy(self, trial: Trial, made: Made, seed: int) -> tuple[Outcome, bool]:
+        """A noise run of the reference, and whether its result depends on the order of two writes."""
+        dtypes = [each.dtype for each in made.values if each.is_floating_point()]
+        fine = max((base_roundoff(each) for each in dtypes), default=2.0**-24)
+        stored = max((formats.of_dtype(each).unit_roundoff for each in dtypes), default=fine)
+        return running.noise(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), seed, fine, stored)
+
     def _noise(self, trial: Trial, reference: Reference, more: int) -> None:
         """Adds noise runs to the floors of a reference, which start with the reference's own result."""
         if not reference.floors:
@@ -282,12 +271,9 @@ class Bench:
         if reference.runs and not more:
             return
         made = reference.made or self.make(trial)
-        dtypes = [each.dtype for each in made.values if each.is_floating_point()]
-        fine = max((base_roundoff(each) for each in dtypes), default=2.0**-24)
-        stored, wishes = max((formats.of_dtype(each).unit_roundoff for each in dtypes), default=fine), self.wishes_of(trial)
         for _ in range(more if reference.runs < sum(LADDER) else 0):
             reference.runs += 1
-            outcome, ambiguous = running.noise(self.reference, self.example, made.values, made.numbers, wishes, reference.runs, fine, stored)
+            outcome, ambiguous = self.noisy(trial, made, reference.runs)
             reference.ambiguous |= ambiguous
             for name, floored in reference.floors.items():
                 value = outcome.values.get(name)

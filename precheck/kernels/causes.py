@@ -9,7 +9,7 @@ import torch
 
 from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, shared_masks, thresholds
+from precheck.kernels import contents, hidden_elements, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, thresholds
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of
 from precheck.kernels.replay import AGAIN, Replay
@@ -249,7 +249,7 @@ class Search:
         lowered = lower_intermediates.reason(self.bench, judged)
         if lowered:
             return Cause("kernel-rounding", lowered)
-        ways = () if fault.backward else (masks, seen, shared_masks)
+        ways = () if fault.backward else (masks, seen, hidden_elements)
         masked = next((words for each in ways if (words := each.explains(self.bench, judged))), "")
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")

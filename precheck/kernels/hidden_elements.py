@@ -1,6 +1,9 @@
-"""Tells whether a candidate hides other elements than the reference: each wrong one is what the reference has there with it hidden, or shown.
+"""Tells whether a candidate hides other elements than the reference, as of shares that make up four fifths, for which `masks` has no list.
 
-Other masks are tried one by one in `masks`. Which elements a computed mask hides, as shares that make up four fifths, has no such list.
+Where an element matters to its own result alone, each wrong result is what the reference has there with it hidden, or shown. Where shares are made
+one again, or a sum is divided by what counts in it, every result depends on the whole mask. There elements of the mask are turned over one after
+another, and each stays so if the reference comes closer to the candidate. A mask that chooses between two functions is none: its elements each depend
+on one element, and change no result but their own.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ _DRAWS = 4
 """Draws of which elements are changed, to see whether a mask depends on others."""
 _MOST = 8
 """The most masks of a reference that are changed one by one."""
+_MASKS, _ELEMENTS = 4, 48
+"""The most masks of which elements are turned over, and the most elements of each. Each element takes a run of the reference."""
 
 
-class Shown(Exact):
+class _Shown(Exact):
     """float64, with one of the masks hiding nothing, or everything, or as another one does. `masks`: those that the reference has, as they were."""
 
     def __init__(self, which: int = -1, chosen: bool | torch.Tensor = False) -> None:
@@ -40,33 +45,65 @@ class Shown(Exact):
 
 
 def explains(bench: Bench, judged: Judged) -> str:
-    """The explanation in words, or "". A mask whose elements each depend on one element alone chooses between two functions, and does not count."""
+    """The explanation in words, or ""."""
     name = judged.fault.subject if judged.fault is not None else ""
     got, found = judged.outcome.values.get(name) if judged.outcome is not None else None, judged.distances.get(name)
     if got is None or found is None or found.wrong is None or not bool(found.wrong.any()) or not got.is_floating_point():
         return ""
-    mode = Shown()
-    bench.under(mode, judged.trial)
-    for which in range(min(len(mode.masks), _MOST)):
-        shown, hidden = (bench.under(Shown(which, chosen), judged.trial).values.get(name) for chosen in (True, False))
-        if shown is None or hidden is None or shown.shape != got.shape or hidden.shape != got.shape:
-            continue
-        other = torch.where(gap(got, shown) <= gap(got, hidden), shown, hidden)
-        right = judged.reference.exact.values.get(name) if judged.reference is not None else None
-        off, left = (gap(got, each)[found.wrong] for each in (right, other))
-        if bool((left <= masks.BEHIND**0.5 * off).all()) and depends_on_others(bench, judged, which):
-            return "a mask that hides other elements"
+    mode = _Shown()
+    right = bench.under(mode, judged.trial).values.get(name)
+    if right is None or right.shape != got.shape:
+        return ""
+    if any(_each(bench, judged, which, right, got, found.wrong) for which in range(min(len(mode.masks), _MOST))):
+        return "a mask that hides other elements"
+    for which, mask in enumerate(mode.masks[:_MASKS]):
+        few = 1 < mask.numel() <= _ELEMENTS and mask.shape == got.shape[: mask.dim()]
+        if few and _one_after_another(bench, judged, which, mask, right, got, found.wrong):
+            alike = any(leaf.tensor.is_floating_point() and leaf.tensor.shape == mask.shape for leaf in bench.example.leaves)
+            if not alike or _depends_on_others(bench, judged, which):
+                return "a mask that hides other elements, which count in the results of others,"
     return ""
 
 
-def gap(one: torch.Tensor, other: Any) -> torch.Tensor:
+def _each(bench: Bench, judged: Judged, which: int, right: torch.Tensor, got: torch.Tensor, wrong: torch.Tensor) -> bool:
+    """Whether each wrong element is what the reference has there with all hidden by a mask, or all shown."""
+    assert judged.fault is not None
+    shown, hidden = (bench.under(_Shown(which, chosen), judged.trial).values.get(judged.fault.subject) for chosen in (True, False))
+    if shown is None or hidden is None or shown.shape != got.shape or hidden.shape != got.shape:
+        return False
+    other = torch.where(_gap(got, shown) <= _gap(got, hidden), shown, hidden)
+    off, left = (_gap(got, each)[wrong] for each in (right, other))
+    return bool((left <= masks.BEHIND**0.5 * off).all()) and _depends_on_others(bench, judged, which)
+
+
+def _one_after_another(bench: Bench, judged: Judged, which: int, mask: torch.Tensor, right: torch.Tensor, got: torch.Tensor,
+                       wrong: torch.Tensor) -> bool:  # fmt: skip
+    """Whether another mask gives all of the candidate's wrong elements, and an element of it changes results of others."""
+    assert judged.fault is not None
+    value, off, shared = right, _gap(got, right)[wrong], False
+    left = off
+    for place in range(mask.numel()):
+        turned = mask.clone()
+        turned.view(-1)[place] ^= True
+        other = bench.under(_Shown(which, turned), judged.trial).values.get(judged.fault.subject)
+        if other is None or other.shape != got.shape:
+            return False
+        now = _gap(got, other)[wrong]
+        if float(now.square().sum()) < float(left.square().sum()):
+            changed = (other != value).reshape(mask.numel(), -1).any(1)
+            shared |= bool((changed & (torch.arange(mask.numel()) != place)).any())
+            mask, value, left = turned, other, now
+    return shared and bool((left <= masks.BEHIND**0.5 * off).all())
+
+
+def _gap(one: torch.Tensor, other: Any) -> torch.Tensor:
     """The distance of elements. Two that are not finite, and the same, are at one place."""
     gap = (one.double() - other.double()).abs()
     same = (one == other.to(one.dtype)) | (one.isnan() & other.isnan())
     return torch.where(same, 0.0, gap.nan_to_num(nan=torch.inf))
 
 
-def depends_on_others(bench: Bench, judged: Judged, which: int) -> bool:
+def _depends_on_others(bench: Bench, judged: Judged, which: int) -> bool:
     """Whether a mask changes at elements that stay as they are, where others of an input of its shape change."""
     made, generator = bench.make(judged.trial), torch.Generator().manual_seed(5)
     before = _mask(bench, judged, made, which)
@@ -84,6 +121,6 @@ def depends_on_others(bench: Bench, judged: Judged, which: int) -> bool:
 
 
 def _mask(bench: Bench, judged: Judged, made: Made, which: int) -> torch.Tensor | None:
-    mode = Shown()
+    mode = _Shown()
     bench.under(mode, judged.trial, made=made)
     return mode.masks[which] if which < len(mode.masks) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,7 +65,9 @@ class _Cut(Exact):
 
 
 STEPPED = 1 / 16
-"""Share of a mean square error that may be left. Close to an integer, float32 may lie on its other side."""
+"""Share of a mean square error that may be left. Close to an integer, float32 may lie on its other side, and a sum of several has more sides."""
+BESIDE = 2.0**-21
+"""How far two roundings of float32 may move what is rounded to an integer. The largest number of a row, divided by its scale, is one up to that."""
 CUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cut off": torch.trunc, "rounded down": torch.floor, "rounded up": torch.ceil, "rounded to nearest": torch.round,
     "half a step rounded up": lambda x: (x + 0.5).floor(), "half a step rounded away from 0": lambda x: (x.abs() + 0.5).floor().copysign(x),
@@ -76,13 +80,25 @@ def otherwise(bench: Bench, judged: Judged) -> str:
     if judged.outcome is None or judged.reference is None:
         return ""
     for words, other in CUTS.items():
-        mode = _Cut(other)
-        outcome = bench.under(mode, judged.trial)
-        if not mode.changed:
-            return ""
-        if outcome.error is None and masks.closer(judged, outcome, judged.reference.exact, STEPPED):
+        made = []
+        for step in (0.0, BESIDE, -BESIDE):
+            mode = _Cut(lambda x, other=other, step=step: other(x + step * x))  # type: ignore[misc]
+            made.append(bench.under(mode, judged.trial))
+            if not mode.changed or made[-1].error is not None:
+                return ""
+        nearest = {name: _nearest(got, [each.values.get(name) for each in made]) for name, got in judged.outcome.values.items()}
+        if masks.closer(judged, dataclasses.replace(made[0], values=nearest), judged.reference.exact, STEPPED):
             return f"whole numbers that are {words} explain it"
     return ""
+
+
+def _nearest(got: torch.Tensor | None, others: list[torch.Tensor | None]) -> torch.Tensor | None:
+    """Each element of that one of the others to which it is nearest."""
+    fitting = [each.double() for each in others if got is not None and each is not None and each.shape == got.shape]
+    if got is None or not fitting:
+        return None
+    away = torch.stack([(each - got.double()).abs().nan_to_num(nan=math.inf) for each in fitting])
+    return torch.stack(fitting).gather(0, away.argmin(0, keepdim=True))[0]
 
 
 def beside(bench: Bench, judged: Judged) -> bool:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.kernels import number_kinds
+from precheck.kernels import number_kinds, reference_error
 from precheck.kernels.dependence import Dependence
 from precheck.kernels.running import Outcome
 from precheck.kernels.trial_result import Fault, Judged, Reference
-from precheck.kernels.trials import Trial
+from precheck.kernels.trials import Made, Trial
 from precheck.observe.exact import Exact
 from precheck.ops import base_name
 from precheck.words import counted
@@ -85,3 +85,22 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
             judged.fault = Fault("NaN lost", name, f"{name}: no NaN in {counted(int((gone & depends).sum()), 'element')} computed from NaN; "
                                  "comparisons, maxima and minima drop it unless they are asked to keep it")  # fmt: skip
             return
+
+
+def other_infinity(bench: Bench, trial: Trial, outcome: Outcome, reference: Reference) -> Fault | None:
+    """Inf where the reference has -Inf, or the reverse. At a pole the sign may depend on that of a zero, so it has to be the same beside these
+    inputs, too."""
+    for name, right in reference.exact.values.items():
+        got, native = outcome.values.get(name), reference.native.values.get(name)
+        if right is None or got is None or native is None or not right.is_floating_point() or got.shape != right.shape:
+            continue
+        other = right.isinf() & (native == right) & (got == -right)
+        for sign in (1, -1) if bool(other.any()) else ():
+            made = reference.made or bench.make(trial)
+            beside = Made([reference_error.stepped(each, None, sign) for each in made.values], made.numbers)
+            moved = bench.exact_of(trial, beside).values.get(name)
+            other &= (moved == right) if moved is not None and moved.shape == right.shape else False
+        if bool(other.any()):
+            share = f"{int(other.sum())} of {counted(other.numel(), 'element')}"
+            return Fault("infinity", name, f"{name}: an infinity of the other sign than the reference's in {share}")
+    return None

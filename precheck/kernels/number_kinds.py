@@ -111,6 +111,7 @@ FAMILIES: dict[str, Change] = {
     "rising rows": lambda values, generator, fmt: values.sort(-1).values if values.dim() else values,
     "falling rows": lambda values, generator, fmt: values.sort(-1, descending=True).values if values.dim() else values,
     "subnormal": _subnormal,
+    "opposed": lambda values, generator, fmt: values.abs() + 8,
     "far below": lambda values, generator, fmt: -values.abs() * 64 - 96,
     "NaN": _planted(math.nan),
     "Inf": _planted(float("inf")),
@@ -119,6 +120,9 @@ FAMILIES: dict[str, Change] = {
 }
 SPECIAL = ("NaN", "Inf", "-Inf", "-Inf at ends")
 """Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
+OPPOSED = "opposed"
+"""Kind with one tensor below zero and all others above, one tensor after another. Sums of products with it are then far below zero, and where all
+have one sign they never are. They are small enough for float64's powers, and for a mask of -10000."""
 AT_THRESHOLDS = ("threshold", "threshold itself", "only zeros")
 """Kinds that one tensor has at a time, where the reference compares its numbers."""
 ORDERED = ("rising rows", "falling rows")
@@ -127,7 +131,7 @@ WITHIN = ("ties", "beside powers", "equal rows", "rows twice", *ORDERED)
 """Kinds that numbers of one sign have too, between the least and the largest of the example."""
 EQUAL = ("ties", "equal rows")
 """Kinds with equal numbers, which probabilities have too."""
-LARGE = ("far below", "large", "offset", "outliers")
+LARGE = ("far below", "large", OPPOSED, "offset", "outliers")
 """Kinds with larger numbers than the example's, for which a power or a product may overflow."""
 WORDS = {
     "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "far below": "numbers below -96",
@@ -137,6 +141,7 @@ WORDS = {
     "rising rows": "rising rows", "falling rows": "falling rows",
     "scaled": "numbers for which a constant of the reference matters", "ends": "shares of exactly 0 and 1", "rows twice": "each row twice",
     "all alike": "whole numbers that are all the same, and masks that are all True", "NaN": "a NaN", "Inf": "an Inf",
+    OPPOSED: "numbers beyond 8, those of one input below zero and all others above",
     "-Inf": "a -Inf", "-Inf at ends": "a -Inf at either end", "beside powers": "numbers beside powers of two",
     "threshold": "numbers with which the reference compares them", "only zeros": "zeros alone",
     "threshold itself": "numbers that are exactly those with which the reference compares them",

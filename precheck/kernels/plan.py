@@ -20,6 +20,8 @@ UPSTREAM = ("expanded", "transposed", "columns of a wider tensor", "partial", "l
 """Kinds of incoming gradients, each beside the example's own inputs."""
 SPANNING = (129, 257)
 """Sizes of several tiles in which numbers rise and fall: what is kept of earlier tiles is replaced in each of them, or in none."""
+BEHIND = (31, 63, 127)
+"""Sizes with the longest rests behind full tiles. A rest has code of its own, which may take the other side of a tie."""
 LONG = (4099, 16411, 65537, 100003)
 """Sizes at which a sum in a low format stops growing."""
 
@@ -30,10 +32,12 @@ def near(bench: Bench) -> Iterator[Trial]:
     yield Trial(seed=1, fill="")
     yield Trial(seed=2)
     yield Trial(seed=3, only=-2)  # no gradient, for which kernels have another code path
-    left_out = {"plain", *number_kinds.SPECIAL}
+    left_out = {"plain", number_kinds.OPPOSED, *number_kinds.SPECIAL}
     left_out |= set() if any(contents.unit(leaf.tensor) for leaf in bench.example.leaves) else {"ends"}
     left_out |= set() if any(leaf.tensor.dim() and not leaf.tensor.dtype.is_floating_point for leaf in bench.example.leaves) else {"all alike"}
     yield from (Trial(seed=4, family=name) for name in number_kinds.FAMILIES if name not in left_out)
+    real = [place for place, leaf in enumerate(bench.example.leaves) if leaf.tensor.is_floating_point() and leaf.tensor.dim()]
+    yield from (Trial(seed=4, family=number_kinds.OPPOSED, leaf=place) for place in real[:4] if len(real) > 1)
     yield from thresholds.trials(bench)
     yield from constants.trials(bench)
 
@@ -87,6 +91,8 @@ def sized(bench: Bench) -> Iterator[Trial]:
     for size in EDGES:
         for name in names:
             yield Trial(seed=50 + size, sizes=((name, size),))
+            if size in BEHIND:
+                yield Trial(seed=54 + size, sizes=((name, size),), family="ties")
             if size in SPANNING:
                 yield from (Trial(seed=53 + size, sizes=((name, size),), family=family) for family in number_kinds.ORDERED)
             if size < 300 and size % 2:

@@ -174,15 +174,6 @@ def overwritten(bench: Bench) -> Fault | None:
     return None
 
 
-def aliased(bench: Bench) -> Fault | None:
-    """A fault if outputs share memory with inputs, and the reference's do not."""
-    trial = Trial(seed=97)
-    made = bench.make(trial)
-    for name in sorted(bench.call(trial, made)[0].aliased - bench.of(trial, made).native.aliased):
-        return Fault("aliased", name, f"{name} is in the memory of an input; the reference returns memory of its own")
-    return None
-
-
 def nondeterministic(bench: Bench) -> Fault | None:
     """A fault if calls on the same tensors give different bits, and the reference's do not."""
     trial = Trial(seed=95, fill="")

@@ -67,7 +67,7 @@ def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None
     names = {name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()} | whole.keys()
     for alone in (False, True):
         if names if not alone else whole and any(bool(_free(each).any()) for each in made.values):
-            for exact in _beside(bench, trial, made, alone):
+            for exact in beside(bench, trial, made, alone=alone):
                 for name in whole if alone else names:
                     other, right = exact.values.get(name), reference.floors[name].exact
                     if exact.error is None and other is not None and other.shape == right.shape:
@@ -79,7 +79,7 @@ def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None
             floored.shared_by_equals(value)
 
 
-def _beside(bench: Bench, trial: Trial, made: Made, alone: bool) -> Iterator[running.Outcome]:
+def beside(bench: Bench, trial: Trial, made: Made, *, alone: bool = False) -> Iterator[running.Outcome]:
     """Exact results beside these inputs, on both sides. `alone`: only what is lost is moved, or a zero with a sign."""
     for seed in range(-1, PAIRS):
         for sign in (1, -1):

@@ -30,6 +30,8 @@ _STEADY = 4096.0
 sums and far off in large ones leaves terms out."""
 
 
+_MEASURED, _DRAWS = 128, 8
+"""The elements over which an error is measured, so that chance moves its norm by a sixteenth, and the most draws for them."""
 _SHORT = 16
 """The size of a dimension with which a sum is short."""
 _FAR = 2.0
@@ -120,15 +122,29 @@ class RoundingErrors:
                     break
                 if not adds(self.bench, taken, dimension, name):  # the largest of a few numbers changes with the first, and of many it does not
                     break
-                found = self.replay.fresh(taken).distances.get(name)
-                if found is not None and found.lost:
+                error, ratio = self._drawn(taken, name)
+                if not math.isfinite(error):
                     break
-                errors.append(found.relative if found is not None else 0.0)
-                ratio = found.ratio if found is not None else 0.0
+                errors.append(error)
             most = _STEADY * errors[0] if steady and len(errors) == 2 and errors[0] else math.inf
             if len(errors) == 2 and ratio > 1 and _GROWS * errors[0] < errors[1] <= most and not (taken and self.cancels(taken, name)):
                 return True
         return False
+
+    def _drawn(self, trial: Trial, name: str) -> tuple[float, float]:
+        """The relative error of a result, and how many times its bound it is, in as many draws as have enough elements. Inf where it is lost.
+
+        Of n errors that are rounded at random, the norm varies by 1 / √(2n): by chance a sum of a few results seems not to grow.
+        """
+        squares: list[float] = []
+        ratio, elements = 0.0, 0
+        while elements < _MEASURED and len(squares) < _DRAWS:
+            found = self.replay.fresh(trial.but(seed=trial.seed + 100 * len(squares))).distances.get(name)
+            if found is None:
+                return 0.0, 0.0
+            squares.append(math.inf if found.lost else found.relative**2)
+            ratio, elements = max(ratio, found.ratio), elements + (found.wrong.numel() if found.wrong is not None else 1)
+        return math.sqrt(sum(squares) / len(squares)), ratio
 
     def _longest(self, name: str) -> int:
         """The largest size with which a sum along that dimension has 64 times the terms at least, or 0. Of a dimension that a tensor has twice, as a

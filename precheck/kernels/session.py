@@ -80,7 +80,6 @@ class Session:
             ("other sizes", lambda: self._trials(plan.sized(self.bench))),
             ("long sums", lambda: self._trials(plan.long(self.bench))),
             ("how it is registered", self._registered),
-            ("whose memory it returns", lambda: self._failed(protocol.aliased(self.bench))),
             ("sizes of 0", lambda: self._trials(plan.empty(self.bench))),
         )
         self.told.unjudged = triton_interpreter.unjudged(self.bench)

@@ -128,6 +128,20 @@ def of_nothing(judged: Judged, outcome: Outcome, reference: Reference) -> Fault 
     return None
 
 
+def aliased(judged: Judged, outcome: Outcome, native: Outcome) -> Fault | None:
+    """A fault if an output lies in an input's memory, and the reference's does not. In other sizes than the example's it is noticed: where there is
+    nothing to do, a kernel may hand back what it was given, which is wrong only for who writes there."""
+    if judged.trial.layout != "contiguous":  # the reference was not run in that layout
+        return None
+    for name in sorted(outcome.aliased - native.aliased):
+        text, made = "is in the memory of an input; the reference returns memory of its own", outcome.values[name]
+        if not judged.trial.sizes:
+            return Fault("aliased", name, f"{name} {text}")
+        shape = f"of shape {tuple(made.shape)} " if made is not None else ""
+        judged.noticed = judged.noticed or ("kernel-mutation", f"{name} {shape}{text}. In the example's sizes it lies elsewhere")
+    return None
+
+
 def surplus(outcome: Outcome, native: Outcome) -> Fault | None:
     """A fault if the candidate has a gradient, not zero, where the reference has none."""
     for name, right in native.values.items():

@@ -85,6 +85,7 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
             limits = None
         if limits is not None and not special and (limits == contents.FREE or trial.family in number_kinds.WITHIN):
             drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt).clamp(*limits)
+            drawn = -drawn if trial.family == number_kinds.OPPOSED and trial.leaf == place else drawn
         if trial.family in number_kinds.EQUAL and contents.chances(tensor):
             drawn = number_kinds.FAMILIES[trial.family](drawn.log(), generator, fmt).softmax(-1)
         if contents.shares(tensor):

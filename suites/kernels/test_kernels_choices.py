@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -68,3 +69,36 @@ def test_flags_that_are_the_only_input_hide_nothing() -> None:
     flags = torch.randint(-1, 2, (4, 9), generator=torch.Generator().manual_seed(3))
     report = precheck.compare_kernels(lambda x: x.cumsum(-1).bool(), lambda x: x.bool().cumsum(-1) > 0, flags, trials=10)
     assert [finding.rule for finding in report.errors] == ["kernel-contract"], report.summary()
+
+
+def _largest(whole: str) -> Any:
+    class Largest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.amax(1)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            same = (x == x.amax(1, keepdim=True)).to(x.dtype)
+            shares = {"each": same, "a share": same / same.sum(1, keepdim=True), "the last": same * (same.flip(1).cumsum(1).flip(1) == 1)}
+            return gradient[:, None] * shares[whole]
+
+    return Largest.apply
+
+
+@pytest.mark.parametrize(("whole", "rules"), [("each", ["kernel-gradient"]), ("a share", []), ("the last", [])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equal_numbers_have_one_gradient_together_whichever_is_chosen(whole: str, rules: list[str], dtype: torch.dtype) -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
+    report = precheck.compare_kernels(_largest(whole), lambda x: x.max(1).values, x, trials=30)
+    assert [finding.rule for finding in report.errors] == rules, report.summary()
+    assert not rules or "among equal numbers the gradients add up to" in report.summary()
+
+
+@pytest.mark.parametrize("shown", [0.0, 1.0])
+def test_where_the_sum_depends_on_a_choice_too_nothing_is_asked(shown: float) -> None:
+    """Of a relu at zero both slopes are right."""
+    report = precheck.compare_kernels(lambda x: torch.where((x > 0) | (x == 0) * (shown > 0), x, 0 * x), torch.relu, torch.randn(4, 6), trials=30)
+    assert not report.errors, report.summary()

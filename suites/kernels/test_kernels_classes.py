@@ -128,3 +128,29 @@ def test_a_symmetric_matrix_of_integers_stays_one_unless_equations_are_solved_wi
     assert torch.allclose(drawn, drawn.mT)
     assert torch.equal(drawn, drawn.round()) is kept
     assert kept or int(torch.linalg.cholesky_ex(drawn)[1]) == 0
+
+
+def test_a_row_divided_by_its_scale_is_whole_at_its_largest_number_on_either_side() -> None:
+    """float32 has 127 or 126.99999 there, so that a number that is cut off is one or the other."""
+
+    def quotient(x: torch.Tensor) -> torch.Tensor:
+        return x.detach() / (x.detach().abs().amax(1, keepdim=True) / 127)
+
+    x = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
+    report = precheck.compare_kernels(lambda x: quotient(x).trunc(), lambda x: quotient(x).round(), x, trials=2)
+    assert [finding.rule for finding in report.errors] == ["kernel-rounding"]
+    assert "whole numbers that are cut off explain it" in report.summary()
+
+
+def test_the_growth_of_few_errors_is_measured_in_several_draws() -> None:
+    """A sum of thirty results seems not to grow in one draw of eight, by chance."""
+
+    def kernel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(len(x), w.shape[1], dtype=x.dtype)
+        for part, other in zip(x.split(4, 1), w.split(4), strict=True):
+            total = total + (part.float() @ other.float()).to(x.dtype)
+        return total
+
+    x, w = (torch.randn(size, generator=torch.Generator().manual_seed(0)).bfloat16() for size in ((6, 24), (24, 5)))
+    report = precheck.compare_kernels(kernel, torch.mm, (x, w), trials=60)
+    assert [finding.rule for finding in report.errors] == ["kernel-accumulation"], report.summary()

@@ -143,3 +143,20 @@ def test_a_kernel_on_a_device_is_judged_as_on_a_cpu(dtype: torch.dtype) -> None:
     assert not report.errors, report.summary()
     report = precheck.compare_kernels(lambda x: x.softmax(0), lambda x: x.softmax(-1), x, trials=10)
     assert report.verdict == "different"
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_where_there_is_nothing_to_do_what_was_given_is_not_handed_back(copies: bool) -> None:
+    """Rows are filled up to four numbers. Full ones may be a caller's own memory, but for one that returns memory of its own otherwise."""
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        more = -x.shape[1] % 4
+        return torch.nn.functional.pad(x, (0, more)) if more or copies else x
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x.new_zeros(len(x), -x.shape[1] % 4)], 1)
+
+    report = precheck.compare_kernels(kernel, reference, torch.ones(3, 7), trials=130)
+    assert not report.errors, report.summary()
+    assert [finding.rule for finding in report.findings] == ["kernel-mutation"] * (not copies)
+    assert copies or "output of shape (3, 8) is in the memory of an input" in report.summary()

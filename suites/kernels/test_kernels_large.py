@@ -7,8 +7,8 @@ import torch
 from sets import REWRITES_BY_NAME
 
 import precheck
-from precheck.kernels import causes, dimensions, examples, noise, reduced_example
-from precheck.kernels.bench import Bench
+from precheck.kernels import causes, dimensions, examples, noise, reduced_example, trials
+from precheck.kernels.bench import MOST, Bench
 from precheck.kernels.running import Wishes
 from precheck.kernels.trials import Trial
 from precheck.observe.listeners import telling
@@ -135,3 +135,21 @@ def test_a_reference_that_refuses_an_example_beyond_the_limit_is_told_of(monkeyp
 
     with pytest.raises(precheck.InputError, match="too many rows"):
         precheck.compare_kernels(torch.tanh, reference, torch.zeros(520, 300), trials=10)
+
+
+def test_sizes_that_only_fit_together_are_no_larger_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four rows of six columns and twelve numbers, 65 538 numbers would take 21 846 rows of 32 769 columns."""
+
+    def halves(codes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if codes.dim() != 2 or x.shape != (2 * codes.shape[1],):
+            raise ValueError("two numbers are needed for each column")
+        return codes.repeat_interleave(2, 1).to(x.dtype) @ x
+
+    made, of = [], trials.trial_inputs
+    monkeypatch.setattr(trials, "trial_inputs", lambda *given, **named: made.append(given[1].elements(dict(given[2].sizes))) or of(*given, **named))
+    judging = bench(halves, halves, (torch.ones(4, 6, dtype=torch.int64), torch.linspace(-1, 1, 12)))
+    taken = judging.takes(Trial(sizes=(("=12", 120),)))
+    assert taken is not None
+    assert dict(taken.sizes) == {"=4": 40, "=6": 60, "=12": 120}
+    assert judging.takes(Trial(sizes=(("=12", 65_538),))) is None
+    assert max(made) <= MOST

@@ -61,3 +61,18 @@ def test_complex_numbers_that_are_conjugated_when_they_are_read_may_be_returned(
     x = torch.randn(3, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(3))
     report = precheck.compare_kernels(lambda x: (2 * x).conj(), lambda x: x.conj() * 2, x, trials=50)
     assert report.verdict == "rounding", report.summary()
+
+
+@pytest.mark.parametrize(("begins", "rules"), [(0.0, ["kernel-rounding"]), (float("-inf"), [])])
+def test_scores_of_rows_of_opposite_signs_are_far_below_zero(begins: float, rules: list[str]) -> None:
+    """Where all inputs have one sign, a sum of products of two of them never is."""
+
+    def kernel(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.T
+        powers = (scores - scores.detach().amax(1, keepdim=True).clamp(min=begins)).exp()
+        return powers / powers.sum(1, keepdim=True)
+
+    inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(4)), torch.randn(7, 6, generator=torch.Generator().manual_seed(5))
+    report = precheck.compare_kernels(kernel, lambda q, k: (q @ k.T).softmax(1), inputs, trials=32)
+    assert [finding.rule for finding in report.errors] == rules, report.summary()
+    assert "numbers beyond 8, those of one input below zero and all others above" in report.summary() or not rules

@@ -132,7 +132,7 @@ def _chances(*shape: int) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(6)) + 0.05
 
 
-@case("shares of rows that are named, each row with a least share: it is that of the place, not of the row", "kernel-contract",
+@case("shares of rows that are named, each row with a least share: it is that of the place, not of the row", "kernel-mask",
       "flashinfer-ai/flashinfer/issues/5339",
       lambda x, rows, least: torch.where(x[rows] >= least[rows, None] * x[rows].amax(1, keepdim=True), x[rows], 0),
       lambda: (_chances(5, 6), torch.tensor([3, 0, 3, 4, 1]), torch.tensor([0.2, 0.9, 0.5, 0.7, 0.4])))  # fmt: skip
