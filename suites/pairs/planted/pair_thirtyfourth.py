@@ -1,7 +1,8 @@
 """A thirty-fourth batch, committed before the judge has seen it: Phi and Command-R of transformers beside whole ports.
 
 Phi with one joined layer and complex places, Command-R as a program in JAX is written, with an axis for heads in its weights and with einsum.
-GPT-OSS, ESM, Blenderbot and MobileNetV2 are in the other parts. The second block has the fault, or the model itself. `said` asks for words that tell the cause, not only the module. Issues:
+GPT-OSS, ESM, Blenderbot and MobileNetV2 are in the other parts. The second block has the fault, or the model itself. `said` asks for words that
+tell the cause, not only the module. Issues:
 
 - Phi: places in a part of each head, by halves (https://github.com/ml-explore/mlx-examples/pull/97,
   https://github.com/huggingface/text-generation-inference/pull/1442), a head with a bias (https://github.com/antonellof/ferrox/pull/237), two parts

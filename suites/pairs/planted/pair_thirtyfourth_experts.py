@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from pair_cases import Made
-from pair_thirtieth import LENGTH, TOP, WORDS, W, beside, family, heads, of_library
+from pair_thirtieth import LENGTH, WORDS, W, beside, family, heads, of_library
 from pair_thirtyfourth import spun, wheel
 from pair_thirtysecond import renamed
 from torch import nn
