@@ -67,6 +67,7 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     place, first = (guilty or off)[0]
     right = _right(forward[:place], coupled, differs, contents)
     module, given = _blamed(first, forward[:place], coupled, differs, contents, right)
+    module = weight_of_another_form(comparison, module, right) or module
     passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
     equally_often = _calls(ours, modules.get(module)) == _calls(theirs, module)
     made_here = first.tensor if first.kind == "in" and not first.given and first.maker == module else None
@@ -205,8 +206,9 @@ def _blamed(
     caller = giving_numbers(owner, before, coupled, contents)
     if caller is not None:
         return caller, ""
-    inner = weight_of_another_form(contents.comparison, owner, right) if first.kind == "out" else None
-    inner = _unmatched(owner, before, coupled, contents, right) if inner is None else inner
+    if weight_of_another_form(contents.comparison, owner, right) is not None:
+        return owner, ""  # the caller names the part that holds it
+    inner = _unmatched(owner, before, coupled, contents, right)
     if inner is not None and first.kind == "in" and not _went_into(inner, first, owner, contents):
         inner = None
     if inner is None:
