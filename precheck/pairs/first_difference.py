@@ -69,7 +69,8 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     module, given = _blamed(first, forward[:place], coupled, differs, contents, right)
     module = weight_of_another_form(comparison, module, right) or module
     passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
-    equally_often = _calls(ours, modules.get(module)) == _calls(theirs, module)
+    home = next((each for each in _around(module) if each in modules), "")  # code without a counterpart lies in a block that has one
+    equally_often = _calls(ours, modules.get(home)) == _calls(theirs, home) == _calls(theirs, module)
     made_here = first.tensor if first.kind == "in" and not first.given and first.maker == module else None
     own = first.kind == "out" and module == first.module
     placed = placed_at(comparison, dtype, module, contents, made_here, by_op=equally_often and not given, within=own)
@@ -96,6 +97,11 @@ def _right(before: Sequence[Passage], coupled: Couples, differs: Differs, conten
         elif coupled(each) is not None:
             found[each.module] = found.get(each.module, False) or not differs(each)
     return frozenset(module for module, right in found.items() if right)
+
+
+def _around(module: str) -> list[str]:
+    names = module.split(".")
+    return [".".join(names[:depth]) for depth in range(len(names), 0, -1)]
 
 
 def _calls(passages: Sequence[Passage], module: str | None) -> int:

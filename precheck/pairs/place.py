@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,9 @@ from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, alike, parting, signature
+from precheck.pairs.same_code import siblings
 
+Occurrence = tuple[str, str, int]
 FLOAT32 = 64.0
 """Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
 
@@ -54,8 +57,11 @@ def placed_at(
                 side.once(dtype)
         known = [*ours.sources, *(each.signature for each in ours.made)]
 
+        usual = _unknown_in_right(comparison, dtype, module, contents) if by_op else frozenset()
+        keys = dict(zip(map(id, theirs.made), _occurrences(theirs.made), strict=True))
+
         def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
-            return made.module != module and made.tensor is not None and contents.hold(made.tensor)
+            return keys[id(made)] in usual or (made.module != module and made.tensor is not None and contents.hold(made.tensor))
 
         number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if by_op else None
         if number is not None:
@@ -70,6 +76,30 @@ def placed_at(
             return Place(module, counterpart, found.line, found.op, theirs=made[0], ours=made[1], number=number, dtype=dtype, ran=ran)
     last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
+
+
+def _unknown_in_right(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents) -> frozenset[Occurrence]:
+    """The ops whose results `model` has nowhere although the module is right, in the same part of another block: numbers of another form, as complex
+    ones, or sums in another order. They are no fault in this one."""
+    for each in siblings(comparison.other.job.model, module)[:1]:
+        follower = Intermediates(comparison.other.job.model, {each}, own=False)
+        with follower.followed(), sdpa_kernel(SDPBackend.MATH):
+            comparison.other.once(dtype)
+        marks = contents.marks()
+        known = [made.signature in marks for made in follower.made]
+        if known and known[-1]:
+            return frozenset(key for key, good in zip(_occurrences(follower.made), known, strict=True) if not good)
+    return frozenset()
+
+
+def _occurrences(made: Sequence[Made]) -> list[Occurrence]:
+    """For each op its line, its name, and how many of these ran before."""
+    counts = Counter[tuple[str, str]]()
+    found: list[Occurrence] = []
+    for each in made:
+        found.append((each.line, each.op, counts[each.line, each.op]))
+        counts[each.line, each.op] += 1
+    return found
 
 
 def _inside(part: str, module: str) -> bool:
