@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -46,7 +46,7 @@ def asking(
         return (chooser if further is None else further), ""
     if tried is not None and not tried.right:
         found = _with_wrong_argument(owner, given[-1].call, before, coupled, contents, right)
-        resized = found is None and _of_another_size(owner, given[-1].call, before, contents, right)
+        resized = found is None and _of_another_size(owner, given[-1].call, before, coupled, contents, right)
         return (given[-1].caller if resized else found), ""
     if tried is not None and _usually_absent(contents, owner, tried, right):
         return None, ""
@@ -82,18 +82,20 @@ def _with_wrong_argument(
     return None
 
 
-def _of_another_size(owner: str, number: int, before: Sequence[Passage], contents: Contents, right: frozenset[str]) -> bool:
-    """Whether the call is given a tensor of another size than the same part of each right block is in its call of that number. Its own code has no
-    part in that."""
+def _of_another_size(owner: str, number: int, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]) -> bool:
+    """Whether the call is given a tensor of another size than the same part of a right block is in its call of that number, where `model` gives both
+    the same sizes. Its own code has no part in that."""
 
-    def sizes(module: str) -> dict[tuple[str, int], tuple[int, ...]]:
-        given = [each for each in before if (each.module, each.call) == (module, number) and each.kind in ("in", "whole")]
-        return {(each.kind, each.place): each.shape for each in given}
+    def sizes(of: Iterable[Passage], module: str | None, call: int) -> dict[tuple[str, int], tuple[int, ...]]:
+        return {(each.kind, each.place): each.shape for each in of if (each.module, each.call) == (module, call) and each.kind in ("in", "whole")}
 
-    known = [sizes(each) for each in siblings(contents.comparison.other.job.model, owner) if each in right]
-    known = [each for each in known if each]
-    here = sizes(owner)
-    return bool(known) and all(each == known[0] for each in known) and known[0].keys() == here.keys() and known[0] != here
+    modules, here = coupled.matching.modules, sizes(before, owner, number)
+    for each in siblings(contents.comparison.other.job.model, owner):
+        ours = [sizes(coupled.known.values(), modules.get(name), 1) for name in (owner, each)]
+        there = sizes(before, each, number)
+        if each in right and ours[0] and ours[0] == ours[1] and there.keys() == here.keys():
+            return there != here
+    return False
 
 
 def _made_wrong(wrong: Wrong, read: Sequence[Passage], before: Sequence[Passage], contents: Contents) -> str | None:

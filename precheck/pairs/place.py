@@ -60,8 +60,11 @@ def placed_at(
         usual = _unknown_in_right(comparison, dtype, module, contents) if by_op else frozenset()
         keys = dict(zip(map(id, theirs.made), _occurrences(theirs.made), strict=True))
 
-        def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
-            return keys[id(made)] in usual or (made.module != module and made.tensor is not None and contents.hold(made.tensor))
+        sizes = {each[0] for each in known}
+
+        def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors, or that model makes in parts
+            joined = made.module != module or made.signature[0] not in sizes
+            return keys[id(made)] in usual or (joined and made.tensor is not None and contents.hold(made.tensor))
 
         number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if by_op else None
         if number is not None:
