@@ -57,14 +57,12 @@ def placed_at(
                 side.once(dtype)
         known = [*ours.sources, *(each.signature for each in ours.made)]
 
-        usual = _unknown_in_right(comparison, dtype, module, contents) if by_op else frozenset()
+        usual = _unknown_in_right(comparison, dtype, module, contents) if by_op else {}
         keys = dict(zip(map(id, theirs.made), _occurrences(theirs.made), strict=True))
 
-        sizes = {each[0] for each in known}
-
-        def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors, or that model makes in parts
-            joined = made.module != module or made.signature[0] not in sizes
-            return keys[id(made)] in usual or (joined and made.tensor is not None and contents.hold(made.tensor))
+        def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
+            by_numbers = made.module != module or usual.get(keys[id(made)], False)
+            return usual.get(keys[id(made)]) is False or (by_numbers and made.tensor is not None and contents.hold(made.tensor))
 
         number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if by_op else None
         if number is not None:
@@ -81,18 +79,18 @@ def placed_at(
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
 
 
-def _unknown_in_right(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents) -> frozenset[Occurrence]:
-    """The ops whose results `model` has nowhere although the module is right, in the same part of another block: numbers of another form, as complex
-    ones, or sums in another order. They are no fault in this one."""
+def _unknown_in_right(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents) -> dict[Occurrence, bool]:
+    """The ops whose results `model` has in no tensor although the module is right, in the same part of another block; and whether it has their
+    numbers, as where it makes them in parts. Complex numbers, say, or sums in another order are no fault in this block either."""
     for each in siblings(comparison.other.job.model, module)[:1]:
         follower = Intermediates(comparison.other.job.model, {each}, own=False)
         with follower.followed(), sdpa_kernel(SDPBackend.MATH):
             comparison.other.once(dtype)
         marks = contents.marks()
-        known = [made.signature in marks for made in follower.made]
-        if known and known[-1]:
-            return frozenset(key for key, good in zip(_occurrences(follower.made), known, strict=True) if not good)
-    return frozenset()
+        if follower.made and follower.made[-1].signature in marks:
+            pairs = zip(_occurrences(follower.made), follower.made, strict=True)
+            return {key: made.tensor is not None and contents.hold(made.tensor) for key, made in pairs if made.signature not in marks}
+    return {}
 
 
 def _occurrences(made: Sequence[Made]) -> list[Occurrence]:
