@@ -257,6 +257,8 @@ def _unmatched(
         part = each.module.removeprefix(prefix)
         innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in peers for one in before)
         innocent = innocent or any(f"{each.module}.".startswith(f"{one}.") for one in inside)
+        read = {one.module for one in before if one.kind == "in" and (one.maker, one.maker_call) == (each.module, each.call) and one.given}
+        innocent = innocent or bool(read & right)  # they were given it, and returned what model's do
         innocent = innocent or part_of_right(contents.comparison, each.module, owner, right)
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
