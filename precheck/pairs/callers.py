@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -15,7 +15,7 @@ from precheck.pairs.floors import relative
 from precheck.pairs.held_state import Held, intruders
 from precheck.pairs.module_dataflow import Passage
 from precheck.pairs.replays import Wrong, wrongly_given
-from precheck.pairs.same_code import by_definition, known_right, rows_in_order, same_layer_of_torch
+from precheck.pairs.same_code import by_definition, known_right, rows_in_order, same_layer_of_torch, siblings
 from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
 
 
@@ -41,10 +41,13 @@ def asking(
     tried = None if unplaced else transplanted(contents.comparison, Call(owner, given[-1].call, held), coupled, contents.dtype)
     tried = None if tried is not None and not tried.right and by_definition(contents.comparison, owner) else tried
     if tried is not None and not tried.right and (chooser := wrongly_chosen(contents.comparison, given, coupled, contents.dtype)) is not None:
+        chooser = given[-1].caller if chooser in right else chooser  # what it made is right, and the caller should have given something else
         further = asking(chooser, before, coupled, contents, right)[0] if chooser == given[-1].caller else None
         return (chooser if further is None else further), ""
     if tried is not None and not tried.right:
-        return _with_wrong_argument(owner, given[-1].call, before, coupled, contents, right), ""
+        found = _with_wrong_argument(owner, given[-1].call, before, coupled, contents, right)
+        resized = found is None and _of_another_size(owner, given[-1].call, before, coupled, contents, right)
+        return (given[-1].caller if resized else found), ""
     if tried is not None and _usually_absent(contents, owner, tried, right):
         return None, ""
     if tried is not None and tried.makers:
@@ -77,6 +80,22 @@ def _with_wrong_argument(
         module = caller
         number = next((each.call for each in reversed(before) if each.kind in ("in", "whole") and each.module == caller), 0)
     return None
+
+
+def _of_another_size(owner: str, number: int, before: Sequence[Passage], coupled: Couples, contents: Contents, right: frozenset[str]) -> bool:
+    """Whether the call is given a tensor of another size than the same part of a right block is in its call of that number, where `model` gives both
+    the same sizes. Its own code has no part in that."""
+
+    def sizes(of: Iterable[Passage], module: str | None, call: int) -> dict[tuple[str, int], tuple[int, ...]]:
+        return {(each.kind, each.place): each.shape for each in of if (each.module, each.call) == (module, call) and each.kind in ("in", "whole")}
+
+    modules, here = coupled.matching.modules, sizes(before, owner, number)
+    for each in siblings(contents.comparison.other.job.model, owner):
+        ours = [sizes(coupled.known.values(), modules.get(name), 1) for name in (owner, each)]
+        there = sizes(before, each, number)
+        if each in right and ours[0] and ours[0] == ours[1] and there.keys() == here.keys():
+            return there != here
+    return False
 
 
 def _made_wrong(wrong: Wrong, read: Sequence[Passage], before: Sequence[Passage], contents: Contents) -> str | None:

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.floors import relative
-from precheck.pairs.intermediates import Intermediates, Made, alike, signature
+from precheck.pairs.intermediates import Intermediates, Made, Marks, alike, signature
 from precheck.torch_internals import no_dispatch
 
 NEAR = 1e-9
@@ -54,6 +54,11 @@ class Contents:
         mark, here = signature(tensor), tensor.detach().squeeze()
         whole = [*self.passed, *(each.tensor for each in self.ops if each.tensor is not None), *self._weights()]
         return any(each.numel() == mark[0] and alike(mark, signature(each), PARTED) for each in whole) or any(_range_of(each, here) for each in whole)
+
+    def marks(self) -> Marks:
+        """The signatures of all that `model` computes and holds."""
+        self._known()
+        return Marks([each.signature for each in self.ops] + [signature(each) for each in (*self.passed, *self._weights())], PARTED)
 
     def learn(self, tensors: Sequence[torch.Tensor]) -> None:
         """Adds tensors that count as correct, such as the inputs of a correct result: values inside a fused kernel of `model` are not seen

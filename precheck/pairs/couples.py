@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections import Counter
@@ -35,7 +36,7 @@ class Couples:
     """
 
     def __init__(self, ours: Sequence[Passage], theirs: Sequence[Passage], matching: Matching, *, rows: bool = False, moved: bool = False) -> None:
-        self.matching, self.rows, self.moved = matching, rows, moved
+        self.theirs, self.matching, self.rows, self.moved = theirs, matching, rows, moved
         self.known = {each.key: each for each in ours}
         self.calls = _by_place(ours), _by_place(theirs)
         self.counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
@@ -59,7 +60,8 @@ class Couples:
             return self._whole(passage, wanted, there if alike else None)
         if self.placed(passage):
             assert there is not None
-            return (self._anywhere(passage, there) if self.moved else None) or (passage.tensor, there.tensor)
+            moved = self._anywhere(passage, there) if self.moved else None
+            return moved or self._in_usual_order(passage.tensor, there.tensor) or (passage.tensor, there.tensor)
         if self.rows and there is not None and (turned := reordered(passage.tensor, there.tensor)) is not None:
             return turned, there.tensor
         all_ = [calls.get((passage.kind, name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True)]
@@ -73,6 +75,28 @@ class Couples:
             return self._as_rows(passage, axis, *all_) if axis else (passage.tensor, there.tensor)
         joined = _as_one(*all_)  # another number of calls, such as one for each row of a batch
         return self._as_rows(passage, axis, *all_) if joined is None and axis else joined
+
+    def _in_usual_order(self, here: torch.Tensor, there: torch.Tensor) -> Couple | None:
+        """Two tensors of one shape that are equal in the order of axes in which others of this run are: channels last where the picture is square and
+        has as many channels."""
+        if not self.rows or here.dim() < 3 or relative(here, there) <= PARTED:
+            return None
+        turned = (here.permute(order) for order in self.orders if len(order) == here.dim())
+        return next(((each, there) for each in turned if each.shape == there.shape and relative(each, there) <= PARTED), None)
+
+    @functools.cached_property
+    def orders(self) -> set[tuple[int, ...]]:
+        """The orders of axes in which tensors of `other` are equal to those of `model` whose sizes show that their axes have another order."""
+        found = set[tuple[int, ...]]()
+        for each in self.theirs:
+            wanted = self.matching.modules.get(each.module)
+            there = None if wanted is None else self.known.get((each.kind, wanted, each.call, each.place))
+            if there is None or there.tensor.shape == each.tensor.shape or sorted(there.tensor.shape) != sorted(each.tensor.shape):
+                continue
+            if not any(relative(each.tensor.permute(order), there.tensor) <= PARTED for order in found if fits(each.tensor, there.tensor, order)):
+                order = order_of_axes(each.tensor, there.tensor)
+                found |= set() if order is None else {order}
+        return found
 
     def _whole(self, passage: Passage, wanted: str, there: Passage | None) -> Couple | None:
         """Whole numbers, of one call or of all calls joined, where one model makes more calls. Zeros and ones may be a mask, whose meaning each model
@@ -201,11 +225,21 @@ def _held(names: Collection[str], module: str) -> frozenset[str]:
 
 def reordered(here: torch.Tensor, there: torch.Tensor) -> torch.Tensor | None:
     """The first tensor with its axes in another order, if it then holds the numbers of the second."""
+    order = order_of_axes(here, there)
+    return None if order is None else here.permute(order)
+
+
+def order_of_axes(here: torch.Tensor, there: torch.Tensor) -> tuple[int, ...] | None:
+    """The other order of axes in which the first tensor holds the numbers of the second."""
     if sorted(here.shape) != sorted(there.shape) or here.shape.numel() < 2 or here.dim() > AXES:
         return None
-    orders = (order for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order))
-    turned = (here.permute(order) for order in orders if [here.shape[axis] for axis in order] == list(there.shape))
-    return next((each for each in turned if relative(each, there) <= PARTED), None)
+    orders = (order for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order) and fits(here, there, order))
+    return next((order for order in orders if relative(here.permute(order), there) <= PARTED), None)
+
+
+def fits(here: torch.Tensor, there: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether the first tensor has the sizes of the second with its axes in this order."""
+    return len(order) == here.dim() == there.dim() and all(here.shape[axis] == size for axis, size in zip(order, there.shape, strict=True))
 
 
 def _common_axis(ours: Sequence[Passage], theirs: Sequence[Passage]) -> int:

@@ -67,8 +67,10 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     place, first = (guilty or off)[0]
     right = _right(forward[:place], coupled, differs, contents)
     module, given = _blamed(first, forward[:place], coupled, differs, contents, right)
+    module = weight_of_another_form(comparison, module, right) or module
     passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
-    equally_often = _calls(ours, modules.get(module)) == _calls(theirs, module)
+    home = next((each for each in _around(module) if each in modules), "")  # code without a counterpart lies in a block that has one
+    equally_often = _calls(ours, modules.get(home)) == _calls(theirs, home) == _calls(theirs, module)
     made_here = first.tensor if first.kind == "in" and not first.given and first.maker == module else None
     own = first.kind == "out" and module == first.module
     placed = placed_at(comparison, dtype, module, contents, made_here, by_op=equally_often and not given, within=own)
@@ -95,6 +97,11 @@ def _right(before: Sequence[Passage], coupled: Couples, differs: Differs, conten
         elif coupled(each) is not None:
             found[each.module] = found.get(each.module, False) or not differs(each)
     return frozenset(module for module, right in found.items() if right)
+
+
+def _around(module: str) -> list[str]:
+    names = module.split(".")
+    return [".".join(names[:depth]) for depth in range(len(names), 0, -1)]
 
 
 def _calls(passages: Sequence[Passage], module: str | None) -> int:
@@ -205,8 +212,9 @@ def _blamed(
     caller = giving_numbers(owner, before, coupled, contents)
     if caller is not None:
         return caller, ""
-    inner = weight_of_another_form(contents.comparison, owner, right) if first.kind == "out" else None
-    inner = _unmatched(owner, before, coupled, contents, right) if inner is None else inner
+    if weight_of_another_form(contents.comparison, owner, right) is not None:
+        return owner, ""  # the caller names the part that holds it
+    inner = _unmatched(owner, before, coupled, contents, right)
     if inner is not None and first.kind == "in" and not _went_into(inner, first, owner, contents):
         inner = None
     if inner is None:
@@ -249,6 +257,8 @@ def _unmatched(
         part = each.module.removeprefix(prefix)
         innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in peers for one in before)
         innocent = innocent or any(f"{each.module}.".startswith(f"{one}.") for one in inside)
+        read = {one.module for one in before if one.kind == "in" and (one.maker, one.maker_call) == (each.module, each.call) and one.given}
+        innocent = innocent or bool(read & right)  # they were given it, and returned what model's do
         innocent = innocent or part_of_right(contents.comparison, each.module, owner, right)
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module

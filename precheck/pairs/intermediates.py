@@ -46,6 +46,8 @@ class Made:
     module: str = ""  # the module whose code called the op
     code: str = ""  # the module whose method made the call, if it was called by another name than forward
     makers: tuple[int | None, ...] = ()  # for each of the views: the number of the result, or None if it was not made here
+    options: tuple[tuple[str, str], ...] = ()  # of the op's arguments those that are no tensors
+    operands: tuple[Signature, ...] = ()  # for each of the views: the part of the contents that was read
 
 
 class Intermediates(UncompiledMode):
@@ -98,13 +100,13 @@ class Intermediates(UncompiledMode):
         with no_dispatch(), torch.no_grad():
             for output in outputs_of(result) or _written(func, args):
                 if continuous(output) and output.layout is torch.strided and output.numel():
-                    self._keep(func, args, output)
+                    self._keep(func, args, kwargs, output)
         return result
 
     def meet(self, output: torch.Tensor) -> None:
         """Called with each result before it is kept. A subclass may change it."""
 
-    def _keep(self, func: Any, args: Any, output: torch.Tensor) -> None:
+    def _keep(self, func: Any, args: Any, kwargs: Any, output: torch.Tensor) -> None:
         line = self.frames.line(3)[0]
         if not line:  # an op of precheck's own
             return
@@ -112,6 +114,7 @@ class Intermediates(UncompiledMode):
         reads: list[int] = []
         views: list[View] = []
         makers: list[int | None] = []
+        operands: list[Signature] = []
         for each in tensors_in(*args):
             if not continuous(each) or each.layout is not torch.strided:
                 continue
@@ -120,13 +123,14 @@ class Intermediates(UncompiledMode):
                 reads.append(writer)
             content = self.made[writer].signature if writer is not None else self._source(each)
             makers.append(writer)
+            operands.append(content if each.numel() == content[0] else signature(each))
             views.append((content, tuple(each.shape), tuple(map(int, each.stride())), int(each.storage_offset())))
         self.alive.append(output)
         self.writers[storage_key(output)] = len(self.made)
         kept = output.detach().clone() if output.numel() <= self.left else None
         self.left -= 0 if kept is None else kept.numel()
-        operands = tuple(reads), kept, tuple(views), self.stack[-1], self._code(), tuple(makers)
-        self.made.append(Made(nature(func).name, shortened(line), signature(output), *operands))
+        came = tuple(reads), kept, tuple(views), self.stack[-1], self._code(), tuple(makers), _options(func, args, kwargs), tuple(operands)
+        self.made.append(Made(nature(func).name, shortened(line), signature(output), *came))
 
     def _code(self) -> str:
         """The module to which the running method belongs. A hook on the module does not see methods that are called by another name than forward."""
@@ -206,6 +210,19 @@ def parting(
         if not bad:
             found.append(number)
     return min(found, default=None)
+
+
+def _options(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The arguments of an op that are numbers, truth values or words, by name. Axes are counted from the first."""
+    axes = next((each.dim() for each in args if isinstance(each, torch.Tensor)), 0)
+    named = {each.name: each.default_value for each in schema(func).arguments}
+    named |= dict(zip(named, args, strict=False)) | kwargs
+    told: list[tuple[str, str]] = []
+    for name, value in named.items():
+        value = value % axes if name == "dim" and type(value) is int and axes else value
+        if value is None or isinstance(value, (int, float, str)) or (isinstance(value, (list, tuple)) and all(type(each) is int for each in value)):
+            told.append((name, str(value)))
+    return tuple(told)
 
 
 def _written(func: Any, args: Any) -> list[torch.Tensor]:

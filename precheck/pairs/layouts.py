@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
 
 from precheck.torch_support.dense_parts import composed
+
+AXES = 5
+"""Axes of a weight up to which all orders are tried: those of a filter of three dimensions."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class Link:
     same: bool = True  # whether the numbers are equal; False if only the names match
     shape: tuple[int, ...] | None = None  # model's shape, if other's differs: a convolution's weight as a matrix
     order: tuple[int, ...] | None = None  # of rows: the joined rows of one side, in this order, are those of the other
-    ordered: Literal["models", "others"] = "models"  # the side whose rows are reordered
+    ordered: Literal["models", "others"] = "models"  # the side whose rows, or axes, are reordered
+    axes: tuple[int, ...] = ()  # the axes of that side in this order, in any shape, give the other side
 
     def of_other(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         found = self._joined(self.others, tensors, turned=self.turned and (self.order is None or self.ordered == "others"), side="others")
@@ -34,7 +39,7 @@ class Link:
 
     def placed(self, common: torch.Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, torch.Tensor]:
         """The parameters of `other`, of these shapes, that hold the numbers of `common`. It is the inverse of `of_other`."""
-        if len(self.others) == 1 and self.order is None and not self.turned and self.shape is None:
+        if len(self.others) == 1 and self.order is None and not self.turned and not self.axes and self.shape is None:
             return {self.others[0]: common} if common.shape == shapes[self.others[0]] else {}
         ids, count = {}, 0
         for name in self.others:
@@ -58,6 +63,8 @@ class Link:
         if self.order is not None:
             rows = torch.cat([_rows(each) for each in values])
             return rows[list(self.order)] if self.ordered == side else rows
+        if self.axes and self.ordered == side:
+            return values[0].permute(self.axes)
         return values[0] if len(values) == 1 else torch.cat(values, self.dim)
 
 
@@ -80,7 +87,7 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def one_to_one(name: str, value: torch.Tensor, wanted: str, candidate: torch.Tensor) -> Link | None:
-    """The link of two parameters with the same numbers, unchanged or transposed."""
+    """The link of two parameters with the same numbers, unchanged, transposed, or with axes in another order and another shape."""
     if equal(value, candidate):
         return Link((name,), (wanted,))
     if value.dim() == 2 and equal(value.t(), candidate):
@@ -89,7 +96,16 @@ def one_to_one(name: str, value: torch.Tensor, wanted: str, candidate: torch.Ten
         for turned in (False, True) if value.dim() == 2 else (False,):
             if equal((value.t() if turned else value).reshape(candidate.shape), candidate):
                 return Link((name,), (wanted,), turned=turned, shape=tuple(candidate.shape))
-    return None
+    if value.numel() != candidate.numel() or value.numel() < 2 or not equal(*(each.flatten()[[0, -1]] for each in (value, candidate))):
+        return None  # no order of axes moves the first number, or the last
+    side: Literal["models", "others"] = "others" if value.dim() >= candidate.dim() else "models"
+    here, there = (value, candidate) if side == "others" else (candidate, value)
+    orders = itertools.permutations(range(here.dim())) if here.dim() <= AXES else iter(())
+    axes = next((each for each in orders if equal(here.permute(each).reshape(there.shape), there)), None)
+    if axes is None:
+        return None
+    shape = candidate.shape if side == "others" else candidate.permute(axes).shape
+    return Link((name,), (wanted,), shape=tuple(shape), ordered=side, axes=axes)
 
 
 def taken_apart(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], int, bool] | None:

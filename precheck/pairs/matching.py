@@ -222,7 +222,7 @@ def _owners(found: Mapping[str, Link]) -> dict[str, str]:
 
 
 def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str], found: Mapping[str, Link]) -> dict[str, str]:
-    """Matches modules by the user's mapping, by identity, by their weights, by name. Then matches the parents of matched modules."""
+    """Matches modules by the user's mapping, by identity, by their weights, by name. Then those that hold exactly the same weights."""
     ours, theirs = dict(model.named_modules()), dict(other.named_modules())
     known = {id(module): name for name, module in ours.items()}
     owners, modules = _owners(found), {"": ""}
@@ -246,9 +246,10 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
     if owners.get("") and _holds(owners[""], "", found):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
-        parent, wanted = _owner(name), modules.get(name)
-        if name and wanted and parent not in modules and (holder := _holder(parent, wanted, found)) is not None and holder in ours:
-            modules[parent] = holder
+        held = [each for link in found.values() if any(_within(one, name) for one in link.others) for each in link.models]
+        fits = name and held and name not in modules and (name not in reordered or len(set(map(_owner, held))) > 1)  # not a layer for a layer
+        if fits and (holder := _holder(name, held[0], found)) is not None and holder in ours:
+            modules[name] = holder
     for name in (each for each in owned if each and each not in reordered):
         below = _named_below(name, modules.get(_owner(name)), found)
         if below is not None and below in ours and (name not in modules or _within(modules[name], below)):
@@ -269,8 +270,7 @@ def _named_below(name: str, parent: str | None, found: Mapping[str, Link]) -> st
 
 
 def _holder(parent: str, wanted: str, found: Mapping[str, Link]) -> str | None:
-    """The module of `model` above `wanted` that holds exactly the weights which `parent` holds in `other`. With more weights it would compute more,
-    such as a block whose layers `other` has put into a module of their own."""
+    """The module of `model` around a weight that holds exactly the weights which `parent` holds in `other`. With more it would compute more."""
     held = {model for link in found.values() if all(_within(each, parent) for each in link.others) for model in link.models}
     linked = {model for link in found.values() for model in link.models}
     while wanted:

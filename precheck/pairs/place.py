@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,9 @@ from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, alike, parting, signature
+from precheck.pairs.same_code import siblings
 
+Occurrence = tuple[str, str, int]
 FLOAT32 = 64.0
 """Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
 
@@ -54,8 +57,12 @@ def placed_at(
                 side.once(dtype)
         known = [*ours.sources, *(each.signature for each in ours.made)]
 
+        usual = _unknown_in_right(comparison, dtype, module, contents) if by_op else {}
+        keys = dict(zip(map(id, theirs.made), _occurrences(theirs.made), strict=True))
+
         def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
-            return made.module != module and made.tensor is not None and contents.hold(made.tensor)
+            by_numbers = made.module != module or usual.get(keys[id(made)], False)
+            return usual.get(keys[id(made)]) is False or (by_numbers and made.tensor is not None and contents.hold(made.tensor))
 
         number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if by_op else None
         if number is not None:
@@ -70,6 +77,30 @@ def placed_at(
             return Place(module, counterpart, found.line, found.op, theirs=made[0], ours=made[1], number=number, dtype=dtype, ran=ran)
     last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
+
+
+def _unknown_in_right(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents) -> dict[Occurrence, bool]:
+    """The ops whose results `model` has in no tensor although the module is right, in the same part of another block; and whether it has their
+    numbers, as where it makes them in parts. Complex numbers, say, or sums in another order are no fault in this block either."""
+    for each in siblings(comparison.other.job.model, module)[:1]:
+        follower = Intermediates(comparison.other.job.model, {each}, own=False)
+        with follower.followed(), sdpa_kernel(SDPBackend.MATH):
+            comparison.other.once(dtype)
+        marks = contents.marks()
+        if follower.made and follower.made[-1].signature in marks:
+            pairs = zip(_occurrences(follower.made), follower.made, strict=True)
+            return {key: made.tensor is not None and contents.hold(made.tensor) for key, made in pairs if made.signature not in marks}
+    return {}
+
+
+def _occurrences(made: Sequence[Made]) -> list[Occurrence]:
+    """For each op its line, its name, and how many of these ran before."""
+    counts = Counter[tuple[str, str]]()
+    found: list[Occurrence] = []
+    for each in made:
+        found.append((each.line, each.op, counts[each.line, each.op]))
+        counts[each.line, each.op] += 1
+    return found
 
 
 def _inside(part: str, module: str) -> bool:

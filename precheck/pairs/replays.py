@@ -136,8 +136,8 @@ def _choices(
         if "[" in name:
             continue
         known = any(_same(value, each) for each in offered)
-        found: list[torch.Tensor] = []
-        for each in [] if known else left:
+        found = list(_complex(left, value)) if value.is_complex() else []
+        for each in [] if known or value.is_complex() else left:
             found += [one for one in _stands_for(each, value) if not _same(one, value) and not any(_same(one, other) for other in found)]
         yield from ((name, value, each) for each in found)
         if continuous(value):
@@ -205,6 +205,15 @@ def _stands_for(there: torch.Tensor, here: torch.Tensor) -> Iterator[torch.Tenso
             yield each.to(here.dtype)
 
 
+def _complex(left: Sequence[torch.Tensor], here: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Two tensors of model's call as one of complex numbers: cosines and sines, say."""
+    real = here.real
+    pairs = itertools.permutations([each for each in left if continuous(each) and not each.is_complex()], 2)
+    for one, two in pairs:
+        for cosine, sine in zip(_sized(one, real), _sized(two, real), strict=False):
+            yield torch.complex(cosine.contiguous(), sine.contiguous()).to(here.dtype)
+
+
 def _sized(there: torch.Tensor, here: torch.Tensor) -> Iterator[torch.Tensor]:
     """A tensor with as many axes as another one, and sizes that fit: in its shape; without leading axes along which nothing changes, as of a mask
     that is the same for all rows of a batch; the last or the first part of a table that is longer than the call needs."""
@@ -233,7 +242,9 @@ def _same(here: torch.Tensor, there: torch.Tensor) -> bool:
 
 
 def _turned(here: torch.Tensor, there: torch.Tensor) -> bool:
-    return here.numel() == there.numel() and _same(here.flatten().sort().values, there.flatten().sort().values)
+    if here.numel() != there.numel() or here.is_complex() != there.is_complex():
+        return False
+    return _same(*((torch.view_as_real(each) if each.is_complex() else each).flatten().sort().values for each in (here, there)))
 
 
 def _run(comparison: Comparison, call: Call, name: str, choice: torch.Tensor | None, dtype: torch.dtype) -> list[torch.Tensor]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from typing import Any
 
 import torch
 
 from precheck.pairs.comparison import Comparison
+from precheck.pairs.layouts import Link
 
 
 def known_right(comparison: Comparison, module: str, right: Collection[str]) -> bool:
@@ -22,8 +24,8 @@ def known_right(comparison: Comparison, module: str, right: Collection[str]) -> 
     if without_buffers and (_of_torch(here, there) or by_definition(comparison, module)):
         return True
     peers = [each for each in right if each != module and _alike(here, model.get_submodule(each))]
-    sources = _sources(comparison, module, module) if peers else []
-    return any(sources == _sources(comparison, each, each) for each in peers)
+    sources = _held_weights(comparison, module, module) if peers else {}
+    return any(sources == _held_weights(comparison, each, each) for each in peers)
 
 
 def by_definition(comparison: Comparison, module: str) -> bool:
@@ -72,40 +74,51 @@ def part_of_right(comparison: Comparison, module: str, owner: str, right: Collec
     parts = dict(model.named_modules())
     peers = [(each, f"{each}.{part}") for each in right if each != owner and type(parts[each]) is type(parts[owner])]
     known = [(each, one) for each, one in peers if one in parts and _alike(parts[module], parts[one])]
-    sources = _sources(comparison, module, owner) if known and comparison.matching.agrees(module) else None
-    return sources is not None and any(sources == _sources(comparison, one, each) for each, one in known)
+    sources = _held_weights(comparison, module, owner) if known and comparison.matching.agrees(module) else None
+    return sources is not None and any(sources == _held_weights(comparison, one, each) for each, one in known)
 
 
 def weight_of_another_form(comparison: Comparison, owner: str, right: Collection[str]) -> str | None:
-    """The part of a module that holds a weight of another form than in a `right` module with the same code: with model's numbers where that one has
-    others, such as numbers with a scale in them, or the other way round. Code and inputs are right, so that this weight is at fault; if it is one."""
+    """The part of a module that holds a weight in another way than a `right` module with the same code: with model's numbers where that one has
+    others, such as numbers with a scale in them, in another order, or those of another weight of model's. The code is right, so that this weight is
+    at fault. Of two that are exchanged the first. None if weights of several parts differ otherwise."""
     modules = dict(comparison.other.job.model.named_modules())
     peers = [each for each in sorted(right) if owner and each != owner and type(modules[each]) is type(modules[owner])]
     peer = next((each for each in peers if any(True for _ in modules[each].parameters()) and _alike(modules[owner], modules[each])), None)
     if peer is None:
         return None
-    here, there = (_forms(comparison, each) for each in (owner, peer))
-    unlike = [name for name, same in here.items() if there.get(name, same) != same]
-    return f"{owner}.{unlike[0]}".rpartition(".")[0] if len(unlike) == 1 else None
+    here, there = (_held_weights(comparison, each, each) for each in (owner, peer))
+    unlike = [name for name, held in here.items() if there.get(name, held) != held]
+    parts = {name.rpartition(".")[0] for name in unlike}
+    exchanged = all(here[name].same and there[name].same for name in unlike if name in there)
+    return ".".join(filter(None, (owner, unlike[0].rpartition(".")[0]))) if unlike and (len(parts) == 1 or exchanged) else None
 
 
-def _forms(comparison: Comparison, module: str) -> dict[str, bool]:
-    """For each weight of a module, whether it holds model's numbers."""
+def siblings(model: torch.nn.Module, module: str) -> list[str]:
+    """The same part of other blocks: modules of the same class whose names differ in one number alone."""
+    names, kind = module.split("."), type(model.get_submodule(module))
+
+    def one_number(other: str) -> bool:
+        pairs = list(zip(names, other.split("."), strict=False))
+        unlike = [each for each in pairs if each[0] != each[1]]
+        return other.count(".") == module.count(".") and len(unlike) == 1 and all(each.isdecimal() for each in unlike[0])
+
+    return [each for each, part in model.named_modules() if type(part) is kind and one_number(each)]
+
+
+def _held_weights(comparison: Comparison, module: str, owner: str) -> dict[str, Link]:
+    """For each weight in a part of `owner`, of which weights of model's it is made, in which form and order."""
     links = comparison.matching.links
-    return {name.removeprefix(f"{module}."): link.same for link in links for name in link.others if name.startswith(f"{module}.")}
-
-
-def _sources(comparison: Comparison, module: str, owner: str) -> list[tuple[Any, ...]]:
-    """Of which weights of model's, in which order, each weight in a part of `owner` is made."""
-    matching, holder = comparison.matching, comparison.matching.modules.get(owner, "")
-    found = [
-        (link.others, link.models, link.dim, link.turned, link.order, link.ordered)
-        for link in matching.links if any(name.startswith(f"{module}.") for name in link.others)
-    ]  # fmt: skip
-    return [
-        (tuple(name.removeprefix(f"{owner}.") for name in others), tuple(name.removeprefix(f"{holder}.") for name in models), *rest)
-        for others, models, *rest in found
-    ]
+    around = [name.split(".") for link in links if any(name.startswith(f"{owner}.") for name in link.others) for name in link.models]
+    common = sum(1 for each in zip(*around, strict=False) if len(set(each)) == 1)
+    found: dict[str, Link] = {}
+    for link in links:
+        models = tuple(".".join(name.split(".")[common:]) for name in link.models)
+        others = tuple(name.removeprefix(f"{owner}.") for name in link.others)
+        for name in link.others:
+            if name.startswith(f"{module}."):
+                found[name.removeprefix(f"{owner}.")] = dataclasses.replace(link, others=others, models=models)
+    return found
 
 
 def _of_torch(here: torch.nn.Module, there: torch.nn.Module) -> bool:

@@ -17,6 +17,8 @@ from precheck.pairs.capture import Captured
 from precheck.pairs.changes import Change, cures
 from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.formulas import formulas
+from precheck.pairs.formulas import name as _op
 from precheck.pairs.intermediates import Made, View, alike
 from precheck.pairs.layouts import equal
 from precheck.pairs.place import Place
@@ -39,7 +41,7 @@ def explained(comparison: Comparison, place: Place) -> str:
     for change in itertools.islice(_contents(place), TRIED):
         if change.tensor is None or cures(comparison, place, change):
             return change.words
-    return ""
+    return next(formulas(comparison, place), "")
 
 
 def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
@@ -287,10 +289,6 @@ def _masks(number: int, here: torch.Tensor, ours: Sequence[Made]) -> Iterator[Ch
         fits = ((dim, by) for dim, by, moved, there in parts if torch.equal(moved, there) and 0 < int(there.sum()) < there.numel())
         words = next((f"{said}; its element i is element i{-by:+d} of that one, along dimension {dim}" for dim, by in fits), said)
         yield Change(words, number, each.tensor)
-
-
-def _op(made: Made) -> str:
-    return made.op.removeprefix("aten.").lstrip("_").removeprefix("safe_")
 
 
 def explanation(comparison: Comparison, place: Place) -> str:

@@ -60,7 +60,12 @@ import pair_thirtieth
 import pair_thirtieth_rest
 import pair_thirtieth_sights
 import pair_thirtieth_words
+import pair_thirtyfifth
 import pair_thirtyfirst
+import pair_thirtyfourth
+import pair_thirtyfourth_experts
+import pair_thirtyfourth_readers
+import pair_thirtyfourth_sights
 import pair_thirtysecond
 import pair_thirtysecond_readers
 import pair_thirtythird
@@ -144,5 +149,7 @@ FAMILIES = (
     pair_twentyninth_actions,
     pair_thirtieth, pair_thirtieth_words, pair_thirtieth_rest, pair_thirtieth_sights, pair_thirtyfirst,
     pair_thirtysecond, pair_thirtysecond_readers, pair_thirtythird,
+    pair_thirtyfourth, pair_thirtyfourth_experts, pair_thirtyfourth_readers, pair_thirtyfourth_sights,
+    pair_thirtyfifth,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip
