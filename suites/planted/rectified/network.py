@@ -1,4 +1,4 @@
-"""The training loop of a picture model, as SD3 and SiT have it: rectified flow, adaptive norms, an average of the weights, and guidance without labels."""
+"""The training loop of a picture model, after SD3 and SiT: rectified flow, adaptive norms, an average of the weights, guidance without labels."""
 
 import copy
 import itertools
