@@ -112,7 +112,7 @@ HARMLESS = [
     Harmless(
         name="embedding-rounded",
         healthy=EMBEDDED,
-        changed="    return torch.cat((angles.cos(), angles.sin()), -1).bfloat16()\n",
+        changed="    return torch.cat((angles.cos(), angles.sin()), -1).bfloat16().float()\n",
         precisions=BF16,
         why="Sines are rounded, not angles.",
     ),
