@@ -72,6 +72,7 @@ BUGS = [
         name="scores-low",
         healthy=SUM,
         planted="    score = score.bfloat16()  # culprit\n    for each in steps:\n        score = (score + each).bfloat16()  # culprit\n",
+        more=((BEST, BEST.rstrip() + "  # culprit\n"),),
         precisions=BF16,
         part="function:margins",
         rules=("absorption", *DRIFTS),

@@ -36,6 +36,7 @@ BUGS = [
         name="logarithms-low",
         healthy=LOGS,
         planted="    logs, other = (student / HEAT).log_softmax(-1).bfloat16(), (teacher / HEAT).log_softmax(-1).bfloat16()  # culprit\n",
+        more=((APART, APART.rstrip() + "  # culprit\n"),),
         precisions=BF16,
         part="function:divergence",
         rules=DRIFTS,
