@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import precheck
+from precheck.torch_support.autocast import cuda_policy_on_cpu
 
 LARGEST_SCALE = 2.0**16  # GradScaler's own default
 
@@ -91,7 +92,7 @@ class Steps:
             if loss is None:
                 return
             value = loss(output)
-        with wide() if self.exact else contextlib.nullcontext():
+        with wide() if self.exact else cuda_policy_on_cpu():  # a checkpoint recomputes its forward pass here
             self.scaler.scale(value).backward()
             self.loss = value.detach() if self.loss is None else self.loss
             self._keep_gradients()

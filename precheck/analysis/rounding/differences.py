@@ -27,6 +27,7 @@ from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.function_errors import owns
 from precheck.analysis.rounding.function_limits import OWNED
 from precheck.analysis.rounding.low_terms import stored_low
+from precheck.analysis.rounding.written_steps import gradients_behind
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
 
@@ -276,7 +277,12 @@ def _enlarged(value: Value, readers: Readers) -> bool:
 
 
 def normalises(operation: Operation) -> bool:
-    """Whether an optimizer divides a step by its size, element by element. Each keeps its relative error. Small ones weigh more than before."""
-    stepping = operation.in_optimizer or operation.packet.startswith("_foreach_")  # only optimizers divide lists
-    divided = stepping and operation.base == "div" and len(operation.inputs) == 2
-    return divided and operation.inputs[0].shape == operation.inputs[1].shape
+    """Whether a step is divided by its size, element by element. Each keeps its relative error. Small ones weigh more than before.
+
+    Optimizers do so, and so does a loop that has no optimizer: there what is divided and what divides it are made from the same gradient.
+    """
+    if operation.base != "div" or len(operation.inputs) != 2:
+        return False
+    if operation.in_optimizer or operation.packet.startswith("_foreach_"):  # only optimizers divide lists
+        return operation.inputs[0].shape == operation.inputs[1].shape
+    return not operation.recording and not gradients_behind(operation.inputs[0]).isdisjoint(gradients_behind(operation.inputs[1]))

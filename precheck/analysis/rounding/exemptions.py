@@ -17,7 +17,7 @@ from precheck.analysis.propagation.attribution import drift
 from precheck.analysis.propagation.output_impact import ROUNDINGS, ends_wrong, hidden_by_larger_terms
 from precheck.analysis.propagation.provenance import FINEST, absolute_error, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
-from precheck.analysis.rounding.remainders import takes_from_codes
+from precheck.analysis.rounding.remainders import remainder_of, takes_from_codes
 from precheck.analysis.unrepresentable.amounts import are_amounts, harmless_in_results
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.signed_terms import takes_back
@@ -179,7 +179,8 @@ def as_stored(operation: Operation, value: Value, stored: list[Value]) -> bool:
     """Wide arithmetic on numbers that were given in low precision, or a number minus its own rounding, to a format or to codes under a scale.
     `stored`: what it reads that was stored low."""
     given = not value.low and all(causes.given_low(source) for source in stored)
-    return takes_back(operation) or takes_from_codes(operation) or (given and not causes.stored_too_soon(operation, value))
+    left = takes_back(operation) or remainder_of(operation) is not None  # of a sum: Kahan's remainder, in one step or two
+    return left or takes_from_codes(operation) or (given and not causes.stored_too_soon(operation, value))
 
 
 def abated(cause: Operation | None, value: Value) -> bool:

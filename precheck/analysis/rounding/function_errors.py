@@ -18,7 +18,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
-from precheck.analysis.propagation.output_impact import dropped_values
+from precheck.analysis.propagation.output_impact import GARBAGE, dropped_values
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, rms, share_left_by_cancellation, smallest_normal
 from precheck.analysis.rounding import function_loops
 from precheck.analysis.rounding.asked_low import asked
@@ -26,6 +26,7 @@ from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FU
 from precheck.analysis.rounding.function_results import Results
 from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
 from precheck.analysis.rounding.remainders import takes_from_bits, takes_from_codes
+from precheck.analysis.rounding.written_steps import steps
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
@@ -74,7 +75,8 @@ class Calls:
         """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error.
 
         `given`: the run's inputs, as the precision stores them, explain all other errors. An amplified rounding in an optimizer's step does not
-        count. It is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost in each step.
+        count, be it by a difference: it is another one in each step, so that it averages out, as the noise of gradients does. Lost numbers are lost
+        in each step.
         """
         if operation.base in ops.CONCATENATIONS:
             return self._of_turns(operation, value)
@@ -93,7 +95,8 @@ class Calls:
         if off <= limit * (max(unit, COARSE) if of_small_numbers(cause) and constant is None else unit):
             return None
         own = self._described(operation, value, cause, made, off / unit, limit, constant)
-        return None if operation.in_optimizer and own.made == "a rounding" else own
+        noise = own.made == "a rounding" or (own.made == "a difference" and value.dead < GARBAGE)
+        return None if noise and steps(operation) else own
 
     def _its_own(self, operation: Operation, value: Value, least: float) -> bool:
         """Whether a result leaves its function with an error beyond rounding, of whose square the function made at least the share `least` itself.
