@@ -172,11 +172,12 @@ class Accumulation:
         if held is None or any(cell.accumulator is not None for _, cell in fitting):
             return True
         differs = call.plan.base in ops.SUBTRACTIONS or bool(call.op.kwargs)
-        now, exact = _few(output, "now"), sampled(self.memory.view(held, output), SAMPLE)
+        now = _few(output, "now")
         for tensor, _ in fitting:
             same = now == _few(tensor, "was")
             unchanged = numpy.count_nonzero(same)
             if unchanged:
+                exact = sampled(self.memory.view(held, output), SAMPLE)
                 moved = torch.ne(exact, sampled(call.shadows[id(tensor)], SAMPLE)).cpu().numpy()
                 if differs or unchanged >= ABSORBING * numpy.count_nonzero(moved > same):  # moved in both
                     return True
