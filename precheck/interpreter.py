@@ -17,11 +17,11 @@ _ROOM = 1 << 15
 
 
 def spared(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A decorator: the collector passes over what existed before the call, and the call is `roomy`."""
+    """A decorator: the call is `sparing` and `roomy`."""
 
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        with _sparing():
+        with sparing():
             return function(*args, **kwargs)
 
     return roomy(called)
@@ -45,10 +45,12 @@ def roomy(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 @contextlib.contextmanager
-def _sparing() -> Iterator[None]:
-    """A measurement makes tens of thousands of objects, which triggers collections of all generations. Each would visit every object of the process,
-    a quarter of a million once torch is imported. That takes a tenth of a second and frees nothing. If the process has frozen objects itself, this
-    does nothing."""
+def sparing() -> Iterator[None]:
+    """A block in which the collector visits only objects that were made there. If the process has frozen objects itself, this does nothing.
+
+    The record of a run is tens of thousands of objects, which triggers collections of all generations. Each would visit every object of the process,
+    a quarter of a million once torch is imported. That takes a tenth of a second and frees nothing.
+    """
     if gc.get_freeze_count():
         yield
         return

@@ -72,7 +72,7 @@ def _watched(model: torch.nn.Module | None, chosen: Precision | None, allowed: M
     shadow = Shadow(where, reference=reference, low=low, judge=verdict)
     report.facts["reference"] = "float64" if exact else "float32"
     ended, gradients = False, torch.is_grad_enabled()
-    with interrupts.held():
+    with interpreter.sparing(), interrupts.held():
         with without_modes():
             shadow.collectives.ranks, apart = meet(shadow.replay.reference)
         try:
