@@ -31,8 +31,8 @@ def roomy(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """A decorator: calls below this one never cross from one piece of Python's frame stack to the next.
 
     From Python 3.11 on frames lie in pieces of 16 KiB. A call that does not fit gets a new piece from the operating system, and gives it back when it
-    returns. Where a piece happens to end within the code that handles an op, each op does this many times: it took up to 2.7 times as long, at one
-    depth of calls in four. A frame that is said to need more room gets a larger piece, and what it calls lies in the rest of that.
+    returns. Where a piece happens to end within the code that handles an op, each op does this many times: it took up to 2.7 times as long. A
+    frame that is said to need more room gets a larger piece, and what it calls lies in the rest of that.
     """
 
     @functools.wraps(function)
