@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from precheck import arguments, garbage_collector, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.analysis.noise_floor import drift
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
@@ -44,7 +44,7 @@ _SMALL = 1 << 20  # bytes; hashing as many takes less than a millisecond
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def check(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

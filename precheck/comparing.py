@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import arguments, garbage_collector, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -27,7 +27,7 @@ from precheck.shared_runs.evidence import given_nan
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def compare(
     model: torch.nn.Module | Callable[..., Any],
     other: torch.nn.Module | Callable[..., Any] | str | Path,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import arguments, garbage_collector, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.kernels import dimensions, examples, reporting
@@ -27,7 +27,7 @@ from precheck.precisions import Precision, resolve
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def compare_kernels(
     candidate: Callable[..., Any],
     reference: Callable[..., Any],

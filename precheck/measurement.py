@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from precheck import arguments, garbage_collector, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.analysis.decisions import flips
 from precheck.analysis.noise_floor import boundaries, drift
 from precheck.analysis.noise_floor.noise_sites import noise_for
@@ -48,7 +48,7 @@ from precheck.words import described
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def measure(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from precheck import arguments, formats, garbage_collector, interrupts
+from precheck import arguments, formats, interpreter, interrupts
 from precheck.analysis.quantisation import quantised_layers
 from precheck.findings import Report
 from precheck.judge import allowances
@@ -20,7 +20,7 @@ from precheck.words import described
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
     """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, from which it was made.
 

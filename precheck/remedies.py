@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from precheck import arguments, garbage_collector, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.analysis.labels import module_of
 from precheck.analysis.training.displacements import lost
 from precheck.findings import Report
@@ -76,7 +76,7 @@ class Remedy:
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def remedy(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precheck import arguments, garbage_collector, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.findings import RULES
 from precheck.input_search.ascent import ascended
 from precheck.input_search.counterexample import Counterexample
@@ -43,7 +43,7 @@ _FLOOR, _CEILING = -60.0, 60.0  # bits; hypothesis needs finite scores
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def search(
     model: torch.nn.Module | Callable[..., Any],
     strategy: SearchStrategy[Any],

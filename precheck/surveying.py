@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from precheck import arguments, garbage_collector, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.measurement import job_of
 from precheck.observe.job import InputError
 from precheck.observe.recording.surveys import surveyed
@@ -90,7 +90,7 @@ class Survey:
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def survey(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from precheck import arguments, garbage_collector, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.findings import Finding, Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -33,7 +33,7 @@ Reduction = str | Callable[[Any], float]
 
 @arguments.explained
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def vary(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

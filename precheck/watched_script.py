@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precheck.commands import Trouble
+from precheck.interpreter import roomy
 
 if TYPE_CHECKING:
     from precheck.findings import Report
@@ -79,6 +80,7 @@ def _is_module(name: str) -> bool:
     return first in sys.builtin_module_names or PathFinder.find_spec(first, [str(Path.cwd()), *sys.path]) is not None
 
 
+@roomy
 def _watched(options: argparse.Namespace) -> tuple[Report, int]:
     """The report, and the exit status that the script alone would have."""
     from precheck.watching import watch

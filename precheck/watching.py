@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from precheck import arguments, interrupts
+from precheck import arguments, interpreter, interrupts
 from precheck.analysis.training import displacements, scaling
 from precheck.findings import Finding, Report
 from precheck.judge import allowances, watched_runs
@@ -72,7 +72,7 @@ def _watched(model: torch.nn.Module | None, chosen: Precision | None, allowed: M
     shadow = Shadow(where, reference=reference, low=low, judge=verdict)
     report.facts["reference"] = "float64" if exact else "float32"
     ended, gradients = False, torch.is_grad_enabled()
-    with interrupts.held():
+    with interpreter.sparing(), interrupts.held():
         with without_modes():
             shadow.collectives.ranks, apart = meet(shadow.replay.reference)
         try:
@@ -92,6 +92,7 @@ def _watched(model: torch.nn.Module | None, chosen: Precision | None, allowed: M
 
 
 @interrupts.interruptible
+@interpreter.roomy
 def _finish(report: Report, shadow: Shadow, verdict: watched_runs.RunJudge, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
     """Judges the block after watching has ended. It may take some time, so it can be interrupted."""
     ranks = shadow.collectives.ranks

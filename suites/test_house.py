@@ -20,7 +20,7 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
-    {"formats", "ops", "torch_internals", "files", "words", "arguments", "interrupts", "garbage_collector"},
+    {"formats", "ops", "torch_internals", "files", "words", "arguments", "interrupts", "interpreter"},
     {"precisions", "findings", "recipes", "torch_support"},
     {"observe"},
     {"analysis"},

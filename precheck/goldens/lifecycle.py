@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import interpreter, interrupts
 from precheck.analysis.noise_floor import drift
 from precheck.analysis.noise_floor.noise_sites import noise_for
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
@@ -52,7 +52,7 @@ class Refreshed:
 
 
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     """Records the golden of `job` at `path` if `which` says so. Raises GoldenError if it cannot be written or is not finite.
 

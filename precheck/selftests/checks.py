@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import interpreter, interrupts
 from precheck.analysis.training.displacements import LOST_UPDATE
 from precheck.checking import Checking
 from precheck.findings import Report
@@ -62,7 +62,7 @@ class Outcome:
 
 
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def selftested(
     model: Any,
     inputs: Any,

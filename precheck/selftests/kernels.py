@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import interpreter, interrupts
 from precheck.analysis.noise_floor.kernel_floor import Floor
 from precheck.kernels import dimensions, examples, plan, reduced_example
 from precheck.kernels.bench import Bench
@@ -39,7 +39,7 @@ Change = Callable[[Any, Any], Any]
 
 
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def kernel_selftested(
     candidate: Callable[..., Any], reference: Callable[..., Any], inputs: Any, *, precision: str | Precision | None = None,
     gradients: Any = True, sizes: Any = None, budget: Any = None, trials: Any = None, speed: Any = None,

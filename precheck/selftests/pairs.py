@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from precheck import garbage_collector, interrupts
+from precheck import interpreter, interrupts
 from precheck.comparing import Pair
 from precheck.observe.containers import mapped, tensors
 from precheck.observe.listeners import doing
@@ -46,7 +46,7 @@ class Way:
 
 
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def parity_selftested(
     model: Any, other: Any, inputs: Any, *, precision: str | Precision = "32-true", tolerated: Collection[str] = (),
     match: Mapping[str, str] | None = None, allow: Mapping[str, str] | None = None, **settings: Any,
@@ -63,7 +63,7 @@ def parity_selftested(
 
 
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def invariance_selftested(
     model: Any, inputs: Any, over: Iterable[str] | Mapping[str, int | None] | None = None, *, precision: str | Precision = "32-true",
     tolerated: Collection[str] = (), allow: Mapping[str, str] | None = None, **settings: Any,

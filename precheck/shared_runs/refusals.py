@@ -18,7 +18,7 @@ from precheck.observe.run import run
 from precheck.observe.setting import low, reference
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
-from precheck.observe.shadow.places.source import Frames, shortened
+from precheck.observe.shadow.places.source import KINDS, shortened
 from precheck.precisions import Precision
 from precheck.rules.rule import Candidate
 
@@ -86,10 +86,10 @@ def _line_and_message(error: Exception) -> str:
 
 def _line(error: Exception) -> str:
     """The innermost line of the user's own code, or else of an installed package."""
-    frames, lines = Frames(), {"installed": "", "user": ""}
+    lines = {"installed": "", "user": ""}
     each = error.__traceback__
     while each:
-        kind = frames.kind(each.tb_frame.f_code.co_filename)
+        kind = KINDS[each.tb_frame.f_code.co_filename]
         if kind in lines:
             lines[kind] = f"{each.tb_frame.f_code.co_filename}:{each.tb_lineno}"
         each = each.tb_next

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from precheck import __version__, garbage_collector, interrupts
+from precheck import __version__, interpreter, interrupts
 from precheck.observe.containers import tensors
 from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.job import Job
@@ -59,7 +59,7 @@ def passed(seen: Numbers, given: str) -> Passed:
 
 
 @interrupts.held()
-@garbage_collector.sparing()
+@interpreter.spared
 def low_numbers(job: Job, precision: Precision, *, records: DecisionLog | None = None) -> Numbers | None:
     """Makes a low run and gives its numbers. None if it raises, as the check itself will, or if they are not known.
 

@@ -20,7 +20,7 @@ def steps(*taken: tuple[str, tuple[object, ...]], inside: bool = True) -> Counte
     position.inside = inside
     program = Program(position)
     for name, args in taken:
-        program.took(name, args, {})
+        program.took(name, args, {}, backward=False)
     return program.steps
 
 

@@ -59,13 +59,14 @@ class Iterations:
     def __init__(self) -> None:
         self.seen: set[Key] = set()
         self.states: dict[Value, LoopState] = {}
+        self.remainders: dict[Operation, Value | None] = {}  # what `remainder_of` has found: an op lies on the way of several states
 
     def follow(self, operations: Iterable[Operation]) -> None:
         """Follows the states through these operations."""
         for operation in operations:
             value = operation.result
             if self.states and operation.base in ops.SUMS:
-                self._remains(remainder_of(operation))
+                self._remains(self._remainder(operation))
             if value is None or value.maker is not operation or not (value.low or value.drift >= FELT) or not _direct(operation):
                 continue
             key = _key(operation)
@@ -89,7 +90,7 @@ class Iterations:
             (old.stores if old else 0) + 1, {**passed, operation.instruction: passed.get(operation.instruction, 0) + 1}, last,
             (old.lines if old else frozenset()) | {each.blamed for each in between},
             bool(old and old.scaled) or any(each.base in SCALING for each in between),
-            bool(old and old.compensated) or any(map(_with_remainder, between)),
+            bool(old and old.compensated) or any(map(self._with_remainder, between)),
             bool(old and old.network) or (bool(products) and not called) or (bool(called) and another),
             called,
         )  # fmt: skip
@@ -110,6 +111,17 @@ class Iterations:
 
     def keep(self, values: Set[Value]) -> None:
         self.states = {value: state for value, state in self.states.items() if value in values}
+        self.remainders.clear()
+
+    def _remainder(self, operation: Operation) -> Value | None:
+        if operation not in self.remainders:
+            self.remainders[operation] = remainder_of(operation)
+        return self.remainders[operation]
+
+    def _with_remainder(self, operation: Operation) -> bool:
+        """Whether an op makes a remainder, or has one as an operand. A program may select one of two, as Neumaier's sum does."""
+        given = [source.maker for value in operation.inputs for source in causes.before_joins(value)]
+        return any(maker is not None and self._remainder(maker) is not None for maker in (operation, *given))
 
 
 def _direct(operation: Operation) -> bool:
@@ -123,12 +135,6 @@ def _direct(operation: Operation) -> bool:
 
 def _key(operation: Operation) -> Key:
     return operation.module, operation.source, operation.name
-
-
-def _with_remainder(operation: Operation) -> bool:
-    """Whether an op makes a remainder, or has one as an operand. A program may select one of two, as Neumaier's sum does."""
-    given = [source.maker for value in operation.inputs for source in causes.before_joins(value)]
-    return any(maker is not None and remainder_of(maker) is not None for maker in (operation, *given))
 
 
 def _made_from(operation: Operation, size: int) -> Iterator[Value]:

@@ -45,6 +45,8 @@ def _made_of_codes(made: Value, given: Value) -> bool:
 
 def remainder_of(operation: Operation) -> Value | None:
     """The sum t = s + y whose remainder an op makes: (s - t) + y, or (t - s) - y. What t has lost is then known, and may be added later."""
+    if operation.base not in ops.SUMS:
+        return None
     given = _terms(operation)
     takers = [maker for value in given if (maker := value.maker) is not None and takes_back(maker)]
     totals = ((total, _terms(maker)) for maker in takers for total in _terms(maker))

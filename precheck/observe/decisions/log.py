@@ -73,8 +73,8 @@ class Places:
         self.position = position
         self.seen: Counter[tuple[Any, ...]] = Counter()
 
-    def key(self, kind: Nature, shape: tuple[int, ...]) -> Key:
-        place = ("backward" if in_backward() else self.position.call, kind.name, shape)
+    def key(self, kind: Nature, shape: tuple[int, ...], backward: bool) -> Key:
+        place = ("backward" if backward else self.position.call, kind.name, shape)
         number = self.seen[place] = self.seen.get(place, 0) + 1
         return (*place, number)
 
@@ -113,9 +113,9 @@ class Recording(DecisionMode):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an op and records it. Another mode may call this for each op. Then this mode need not be entered."""
-        kind = nature(func)
+        kind, backward = nature(func), in_backward()
         if self.program is not None and not self.rests:
-            self.program.took(kind.name, args, kwargs)
+            self.program.took(kind.name, args, kwargs, backward)
         if kind.view or self.rests:
             return func(*args, **kwargs)
         mask = gradient_mask(func, args) if kind.masked else None
@@ -125,29 +125,29 @@ class Recording(DecisionMode):
         if not outputs:
             return result
         if kind.attends:
-            self._unseeing(kind, OpCall(func, plan(func), args, kwargs))
+            self._unseeing(kind, OpCall(func, plan(func), args, kwargs), backward)
         if mask is not None:
-            self.log.entries[self.places.key(kind, tuple(mask.shape))] = (mask,)
+            self.log.entries[self.places.key(kind, tuple(mask.shape), backward)] = (mask,)
         elif kind.draws or decides(kind, args, outputs):
-            key = self.places.key(kind, tuple(outputs[0].shape))
+            key = self.places.key(kind, tuple(outputs[0].shape), backward)
             self.log.entries[key] = discrete(kind, outputs)
             if kind.draws:
                 self.log.drawn.add(key)
         if self.own.entries:
             self._own(args, outputs[0])
         if not kind.moves and continuous(outputs[0]):
-            self._count(kind, args, outputs[0])
-            if kind.casts and isinstance(args[0], torch.Tensor) and not in_backward():  # `vmap` hands on a Python number as it is
+            self._count(kind, args, outputs[0], backward)
+            if kind.casts and isinstance(args[0], torch.Tensor) and not backward:  # `vmap` hands on a Python number as it is
                 self._cast(args[0], outputs[0])
         if kind.moves or kind.casts:
-            if args and isinstance(args[0], torch.Tensor) and in_backward():
+            if backward and args and isinstance(args[0], torch.Tensor):
                 self._narrow(args[0], outputs[0])
             if self.given.entries and continuous(outputs[0]):
                 self._enter(args, outputs)
         return result
 
-    def _unseeing(self, kind: Nature, call: OpCall) -> None:
-        key, rows = self.attended.key(kind, tuple(call.args[0].shape)), unseeing_rows(call)
+    def _unseeing(self, kind: Nature, call: OpCall, backward: bool) -> None:
+        key, rows = self.attended.key(kind, tuple(call.args[0].shape), backward), unseeing_rows(call)
         if rows is not None:
             self.log.unseeing[key] = rows
 
@@ -200,10 +200,10 @@ class Recording(DecisionMode):
             if line is not None and line == self.frames.line(1)[0] and line not in self.log.imposed and not _no_data(source):
                 self.log.meant.add((line, tuple(source.shape), source.dtype))
 
-    def _count(self, kind: Nature, args: Any, output: torch.Tensor) -> None:
-        key = self.results.key(kind, tuple(output.shape))
+    def _count(self, kind: Nature, args: Any, output: torch.Tensor, backward: bool) -> None:
+        key = self.results.key(kind, tuple(output.shape), backward)
         roundings = _roundings(kind, args, output) if output.dtype in LOW else 0
-        if self.narrow.entries and not kind.mutable and not kind.casts and in_backward():
+        if self.narrow.entries and not kind.mutable and not kind.casts and backward:
             places = tuple(place for place, arg in enumerate(args) if arg in self.narrow)
             if places:
                 self.log.narrowed[key] = places
@@ -211,9 +211,9 @@ class Recording(DecisionMode):
             paths = tuple(path for path, tensor in arguments(args) if tensor in self.entered)
             if paths:
                 self.log.entered[key] = paths
-        if roundings and not (in_backward() and output in self.own):
+        if roundings and not (backward and output in self.own):
             self.log.rounded.add(key)
-            if not in_backward():
+            if not backward:
                 self.position.count(roundings)
 
 

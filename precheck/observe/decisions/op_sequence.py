@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from precheck.observe.recording.module_hooks import Position
-from precheck.torch_internals import in_backward
 
 Step = tuple[Any, ...]
 """An op: its module call or "backward", its name, and its numeric arguments."""
@@ -38,11 +37,11 @@ class Program:
     def __init__(self, position: Position) -> None:
         self.position, self.steps = position, Counter[Step]()
 
-    def took(self, name: str, args: Iterable[Any], kwargs: dict[str, Any]) -> None:
+    def took(self, name: str, args: Iterable[Any], kwargs: dict[str, Any], backward: bool) -> None:
         """Counts an op."""
         if name in _CASTS:
             return
-        if in_backward():
+        if backward:
             place = "backward"
         elif self.position.inside:
             place = self.position.call

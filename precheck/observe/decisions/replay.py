@@ -78,10 +78,10 @@ class DecisionReplay(DecisionMode):
         kwargs = kwargs or {}
         if self.rests:
             return func(*args, **kwargs)
-        kind = nature(func)
+        kind, backward = nature(func), in_backward()
         if self.program is not None:
-            self.program.took(kind.name, args, kwargs)
-        place = "backward" if in_backward() else "forward"
+            self.program.took(kind.name, args, kwargs, backward)
+        place = "backward" if backward else "forward"
         self.met.add(place)
         lowered = self._lower(args) or (bool(kwargs) and self._lower(kwargs.values()))
         if lowered:
@@ -95,9 +95,9 @@ class DecisionReplay(DecisionMode):
             return func(*args, **kwargs)
         if kind.masked:
             self.busy.add(place)
-            return self._masked(func, kind, args, kwargs)
+            return self._masked(func, kind, args, kwargs, backward)
         if kind.attends and self.log.unseeing:
-            rows = self.log.unseeing.get(self.attended.key(kind, tuple(args[0].shape)))
+            rows = self.log.unseeing.get(self.attended.key(kind, tuple(args[0].shape), backward))
             if rows is not None:
                 _, _, args, kwargs = without_rows(OpCall(func, plan(func), args, kwargs), rows)
         result = func(*args, **kwargs)
@@ -105,11 +105,11 @@ class DecisionReplay(DecisionMode):
         if not outputs:
             return result
         if self.disturbs and not kind.moves and continuous(outputs[0]):
-            result, outputs = self._disturbed(func, kind, args, kwargs, result, outputs)
+            result, outputs = self._disturbed(func, kind, args, kwargs, result, outputs, backward)
         if not (kind.draws or decides(kind, args, outputs)):
             return result
         self.busy.add(place)
-        key = self.places.key(kind, tuple(outputs[0].shape))
+        key = self.places.key(kind, tuple(outputs[0].shape), backward)
         recorded = self.log.entries.get(key)
         if not kind.draws:
             self._decided(kind, key, outputs)
@@ -117,9 +117,9 @@ class DecisionReplay(DecisionMode):
             return result
         return self._followed(func, args, kwargs, result, outputs, recorded)
 
-    def _masked(self, func: Any, kind: Nature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _masked(self, func: Any, kind: Nature, args: tuple[Any, ...], kwargs: dict[str, Any], backward: bool) -> Any:
         """The gradient of an op with a mask, such as a ReLU's, under the mask of the run that is followed."""
-        recorded = self.log.entries.get(self.places.key(kind, tuple(gradient_mask(func, args).shape)))
+        recorded = self.log.entries.get(self.places.key(kind, tuple(gradient_mask(func, args).shape), backward))
         if recorded is None or recorded[0] is None:
             return func(*args, **kwargs)
         return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # multiplying by the mask would turn Inf into NaN
@@ -148,10 +148,10 @@ class DecisionReplay(DecisionMode):
         return False
 
     def _disturbed(
-        self, func: Any, kind: Nature, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor]
+        self, func: Any, kind: Nature, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor], backward: bool
     ) -> tuple[Any, list[torch.Tensor]]:
         """The result with noise where the recorded run rounded."""
-        key = self.results.key(kind, tuple(outputs[0].shape))
+        key = self.results.key(kind, tuple(outputs[0].shape), backward)
         if self.read is not None and key in self.log.entered:
             args = replaced(args, self.log.entered[key], self.read)
             result = func(*args, **kwargs)

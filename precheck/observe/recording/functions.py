@@ -19,7 +19,7 @@ import torch
 from precheck.observe.containers import tensors
 from precheck.observe.recording import call_events
 from precheck.observe.recording.recorder import Recorder
-from precheck.observe.shadow.places.source import Frames
+from precheck.observe.shadow.places.source import KINDS
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import in_backward, is_transformed, no_class_code, version
 from precheck.torch_support.dense_parts import holds_numbers
@@ -42,7 +42,7 @@ class Functions:
 
     def __init__(self, recorder: Recorder, forwards: Collection[CodeType], position: Position, *, results: bool = True) -> None:
         self.recorder, self.forwards, self.position, self.results = recorder, forwards, position, results
-        self.frames, self.kinds = Frames(), dict[int, tuple[bool, CodeType]]()  # by id, since hashing code is slow
+        self.kinds = dict[int, tuple[bool, CodeType]]()  # by id, since hashing code is slow
         self.calls: Counter[int] = Counter()  # by id of the code
         self.stack: list[_Call] = []
         self.made: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
@@ -57,7 +57,7 @@ class Functions:
                 yield
         finally:
             ran = {code.co_filename for _, code in self.kinds.values()}
-            self.recorder.trace.files = {each for each in ran if self.frames.kind(each) in ("user", "installed")}
+            self.recorder.trace.files = {each for each in ran if KINDS[each] in ("user", "installed")}
             self.stack.clear()
             self.made.clear()
 
@@ -79,7 +79,7 @@ class Functions:
         known = self.kinds.get(id(code))
         if known is None:
             named = self.results and not code.co_name.startswith("<") and not code.co_flags & _PAUSES and code not in self.forwards
-            known = self.kinds[id(code)] = named and self.frames.kind(code.co_filename) == "user", code
+            known = self.kinds[id(code)] = named and KINDS[code.co_filename] == "user", code
         return known[0]
 
     def _returned(self, call: _Call, result: Any) -> None:

@@ -63,7 +63,7 @@ class Shadow(UncompiledMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.low, self.replay, self.memory = low, Replay(reference, low), Memory()  # runs an op again; keeps what came of it: the shadows
         self.tracker, self.lines = tracker, Lines()  # find an op's module, step and line
-        self.function_replay = FunctionReplay(self.lines.frames)  # runs a call of a user's function again
+        self.function_replay = FunctionReplay()  # runs a call of a user's function again
         self.observation, self.progress = Observation(), Progress()  # what is written down
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
         self.window = Window(self.observation, self.memory, judge)  # gives the judge the oldest operations, and drops them

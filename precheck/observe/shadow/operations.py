@@ -184,7 +184,7 @@ class Operation:
 
     @property
     def drift_in(self) -> float:
-        return max((value.drift for value in self.inputs), default=0.0) if self.part_drift is None else self.part_drift
+        return max([value.drift for value in self.inputs], default=0.0) if self.part_drift is None else self.part_drift
 
     @property
     def result(self) -> Value | None:

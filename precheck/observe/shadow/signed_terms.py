@@ -18,7 +18,10 @@ def signed_terms(operation: Operation) -> list[tuple[Value, int]]:
 
 def difference_of(operation: Operation) -> tuple[Value, Value] | None:
     """The two terms of an op that subtracts one from the other. None if it does something else."""
-    terms = signed_terms(operation)
+    return _difference(signed_terms(operation))
+
+
+def _difference(terms: list[tuple[Value, int]]) -> tuple[Value, Value] | None:
     return (terms[0][0], terms[1][0]) if len(terms) == 2 and terms[0][1] != terms[1][1] else None
 
 
@@ -34,22 +37,23 @@ def takes_back(operation: Operation) -> bool:
 
     (s + y) - s is the part of y that arrived in the sum. It is no accumulator, whatever s is. (s + y) + y is no such sum.
     """
-    if _own_rounding(operation):
+    terms = signed_terms(operation)
+    if _own_rounding(operation, terms):
         return True
-    for value, sign in signed_terms(operation):
+    for value, sign in terms:
         maker = value.maker
-        if maker is None or maker is operation:
+        if maker is None or maker is operation or maker.base not in ops.SUMS:
             continue
         before = [(before_whole_copies(term), sign * each) for term, each in signed_terms(maker)]
-        if any((before_whole_copies(term), -each) in before for term, each in signed_terms(operation) if term is not value):
+        if any((before_whole_copies(term), -each) in before for term, each in terms if term is not value):
             return True
     return False
 
 
-def _own_rounding(operation: Operation) -> bool:
+def _own_rounding(operation: Operation, given: list[tuple[Value, int]]) -> bool:
     """Whether an op subtracts a number from its own copy in another format, which is zero in the reference. Neighbours in one tensor differ there.
     A wide tensor without a shadow is another value in each op that reads it. If all differences are zero, it is the same tensor."""
-    terms = difference_of(operation)
+    terms = _difference(given)
     if terms is None or terms[0] is terms[1] or any(made.drift != math.inf for made in operation.outputs):
         return False
     first, second = map(before_whole_copies, terms)

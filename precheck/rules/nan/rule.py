@@ -36,8 +36,9 @@ class NotANumber(Rule):
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
         """Masks that multiply Inf or NaN by zero."""
-        own = any(source.nonfinite for source in operation.inputs)  # Inf or NaN of this run alone, which is reported where it first appeared
-        if operation.unmasked and not own and _stays(operation, part):
+        if not operation.unmasked or any(source.nonfinite for source in operation.inputs):
+            return  # Inf or NaN of this run alone is reported where it first appeared
+        if _stays(operation, part):
             text = f"a mask is multiplied by {operation.unmasked} Inf or NaN that it should remove, but 0 times Inf is NaN, in the reference too"
             yield Candidate("nan", operation, text, operation.unmasked, 0, advice="use torch.where or masked_fill")
 

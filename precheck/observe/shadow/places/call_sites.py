@@ -6,7 +6,7 @@ A module's forward method is called by torch; which module it was is told otherw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,8 @@ class CallSite:
 class CallSites:
     """The call sites of a run, by line."""
 
-    def __init__(self, kind: Callable[[str], str]) -> None:
-        self.kind = kind
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self.kinds = kinds  # of files
         self.known: dict[str, dict[tuple[int, ...], CallSite]] = {}
 
     def of(self, frame: FrameType, line: str) -> CallSite | None:
@@ -51,7 +51,7 @@ class CallSites:
         while back is not None and back.f_code.co_name in _INLINE:
             back = back.f_back
         back = back and back.f_back
-        while back is not None and len(calls) < DEPTH and self.kind(back.f_code.co_filename) == "user":
+        while back is not None and len(calls) < DEPTH and self.kinds[back.f_code.co_filename] == "user":
             key += (id(back.f_code), back.f_lasti)  # by id, since hashing code takes two microseconds
             calls.append((back.f_code, back.f_lasti))
             back = back.f_back

@@ -8,7 +8,6 @@ pass the running node has the same number. Anomaly mode is not needed.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import sysconfig
@@ -71,23 +70,16 @@ class Function(NamedTuple):
 
 
 class Frames:
-    """Distinguishes frames of the user, of packages, of torch and of precheck. The kind of each file is cached."""
+    """Distinguishes frames of the user, of packages, of torch and of precheck, by the kinds of their files."""
 
     def __init__(self) -> None:
-        self.kinds: dict[str, str] = {}
         self.users: dict[str, bool] = {"": False}  # by line, whether it is the user's own
         self.functions: dict[str, Function] = {}  # by line of the user's
-        self.sites = CallSites(self.kind)
+        self.sites = CallSites(KINDS)
         self.site: CallSite | None = None  # that of the line which was found last
         self.engine = (0, -1, "")  # the frame that last called autograd's engine, the backward pass, and the line that called it
         self.within = False  # whether an optimizer step is running
         self.step: str | None = None  # the line that called it, once an op of torch's own optimizer has been located
-
-    def kind(self, filename: str) -> str:
-        known = self.kinds.get(filename)
-        if known is None:
-            known = self.kinds[filename] = _kind(filename)
-        return known
 
     def line(self, depth: int, inside: bool = False) -> tuple[str, bool, bool]:
         """Returns the deepest line of the user or a package, whether autograd's engine called this op, and whether a checkpoint recomputes it.
@@ -95,11 +87,11 @@ class Frames:
         Checkpoints are looked for only `inside` a backward pass, also above the line.
         """
         frame: Any = sys._getframe(depth)
-        line, engine, recomputed, kinds, self.site = "", False, False, self.kinds, None
+        line, engine, recomputed, kinds, self.site = "", False, False, KINDS, None
         called = stepping = None
         while frame is not None:
             code = frame.f_code
-            kind = kinds.get(code.co_filename) or self.kind(code.co_filename)
+            kind = kinds[code.co_filename]
             if kind == "user" or kind == "installed":
                 line = line or self._line(frame)
                 if engine or recomputed or not inside:
@@ -137,7 +129,7 @@ class Frames:
         engine = False
         while frame is not None:
             code = frame.f_code
-            kind = self.kind(code.co_filename)
+            kind = KINDS[code.co_filename]
             if kind == "user":
                 return self._line(frame), engine
             if kind == "runner":
@@ -162,7 +154,7 @@ class Frames:
         """The same as `caller`, for an op at `line`. It is `line` itself if that is the user's own."""
         known = self.users.get(line)
         if known is None:
-            known = self.users[line] = self.kind(line.rpartition(":")[0]) == "user"
+            known = self.users[line] = KINDS[line.rpartition(":")[0]] == "user"
         return (line, False) if known else self.caller(depth + 1)
 
     def casting(self, depth: int) -> tuple[str, str]:
@@ -177,8 +169,7 @@ class Frames:
     def instruction(self, depth: int) -> int:
         """The bytecode offset of the frame of the deepest line."""
         frame: Any = sys._getframe(depth)
-        kinds = self.kinds
-        while frame is not None and (kinds.get(frame.f_code.co_filename) or self.kind(frame.f_code.co_filename)) not in ("user", "installed"):
+        while frame is not None and KINDS[frame.f_code.co_filename] not in ("user", "installed"):
             frame = frame.f_back
         return -1 if frame is None else int(frame.f_lasti)
 
@@ -188,15 +179,13 @@ class Frames:
 
     def _below_line(self, frame: Any) -> Iterator[FrameType]:
         """The frames of torch and precheck between an op and the deepest line."""
-        kinds = self.kinds
-        while frame is not None and (kinds.get(frame.f_code.co_filename) or self.kind(frame.f_code.co_filename)) not in ("user", "installed"):
+        while frame is not None and KINDS[frame.f_code.co_filename] not in ("user", "installed"):
             yield frame
             frame = frame.f_back
 
 
-@functools.cache
 def _kind(filename: str) -> str:
-    """The kind of a file. Cached for the process: resolving a path takes as long as watching ten ops."""
+    """The kind of a file."""
     if filename.startswith(_PASSED_OVER):
         return "passed over"
     path = str(Path(filename).resolve())
@@ -209,6 +198,17 @@ def _kind(filename: str) -> str:
     if path.startswith(PRECHECK):
         return "runner" if path.endswith(RUNNER) else "precheck"
     return "installed" if path.startswith(INSTALLED) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts) else "user"
+
+
+class _Kinds(dict[str, str]):
+    """The kinds of files, found once in the process: resolving a path takes as long as watching ten ops."""
+
+    def __missing__(self, filename: str) -> str:
+        kind = self[filename] = _kind(filename)
+        return kind
+
+
+KINDS = _Kinds()
 
 
 class Lines:
@@ -250,7 +250,7 @@ class Lines:
 
 def installed(line: str) -> bool:
     """Whether a line, with its number, is in an installed package."""
-    return bool(line) and _kind(line.rpartition(":")[0]) == "installed"
+    return bool(line) and KINDS[line.rpartition(":")[0]] == "installed"
 
 
 def packaged(line: str) -> str:

@@ -21,7 +21,7 @@ from precheck.observe.shadow.comparing import measuring
 from precheck.observe.shadow.comparing.statistics import SAMPLE, apart, norm, sampled
 from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.places.source import Frames
+from precheck.observe.shadow.places.source import KINDS
 from precheck.observe.shadow.probes import flips, integer_casts
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import MODULE_CALLS, storage_key
@@ -51,8 +51,7 @@ class Called:
 class FunctionReplay:
     """The second shadow of a watched run."""
 
-    def __init__(self, frames: Frames) -> None:
-        self.frames = frames
+    def __init__(self) -> None:
         self.alive: weakref.WeakSet[Called] = weakref.WeakSet()  # the calls whose frames are still there
         self.outside: set[int] = set()  # the user's frames that were on the stack when the block began
         self.depth = 0  # the user's functions on the stack at the last op, from its call on
@@ -62,7 +61,7 @@ class FunctionReplay:
         """At the start of the block: the frames on the stack now are not calls in it."""
         frame: Any = sys._getframe(1)
         while frame is not None:
-            if self.frames.kind(frame.f_code.co_filename) == "user":
+            if KINDS[frame.f_code.co_filename] == "user":
                 self.outside.add(id(frame))
             frame = frame.f_back
 
@@ -149,13 +148,13 @@ class FunctionReplay:
         """The call that the op belongs to. None if no function of the user's is on the stack."""
         frame: Any = sys._getframe(depth)
         found = inner = None
-        depth, outside, kinds = 0, self.outside, self.frames.kinds
+        depth, outside, kinds = 0, self.outside, KINDS
         while frame is not None and id(frame) not in outside:
             code = frame.f_code
             if id(code) in MODULE_CALLS:
                 found = inner or found
                 break
-            kind = kinds.get(code.co_filename) or self.frames.kind(code.co_filename)
+            kind = kinds[code.co_filename]
             if kind == "runner" or kind == "optimizer":
                 break
             if kind == "user":

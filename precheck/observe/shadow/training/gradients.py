@@ -53,14 +53,13 @@ class Gradients:
         if len(call.floats) != 2 or any(each.dtype != output.dtype or each.shape != output.shape for each in call.floats):
             return
         known = [self._known(tensor, held) for tensor, held in zip(call.floats, call.inputs, strict=True)]
-        squares = sum((each.squares for each in known if each), torch.zeros((), dtype=torch.float64, device=output.device))
         if call.written and known[0] is None:
             exact, terms = grid(output).to(torch.float64), 2  # its earlier content is gone, but it is off by one rounding at most
         else:
             both = zip(call.floats, known, strict=True)
             sums = [(each.exact, each.terms) if each else (grid(tensor).to(torch.float64), 1) for tensor, each in both]
             exact, terms = sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]
-        squares = squares + exact.square().sum()
+        squares = sum([each.squares for each in known if each], 0.0) + exact.square().sum()
         self.sums.put(output, Sum(partial_writes.region(output), value, exact, terms, squares))
         if terms >= TERMS:
             _resolved(call.operation, terms, *fetched([grid(output), exact, squares]))
@@ -78,7 +77,9 @@ def _resolved(operation: Operation, terms: int, low: torch.Tensor, exact: torch.
 
 
 def grid(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of up to `SAMPLE` elements, evenly spread along each dimension. The strides of the tensor do not change which elements."""
+    """All elements, or a view of up to `SAMPLE`, evenly spread along each dimension. The strides of the tensor do not change which elements."""
+    if tensor.numel() <= SAMPLE:
+        return tensor
     left, places = SAMPLE, sorted(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
     chosen = [slice(None)] * tensor.dim()
     for remaining, dim in zip(range(tensor.dim(), 0, -1), places, strict=True):

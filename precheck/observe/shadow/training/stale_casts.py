@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck.observe.shadow.comparing.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.op_notes import Outdated
 from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.places.source import KINDS
 from precheck.observe.shadow.probes.partial_writes import Region, region
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import address, storage_at, storage_key
@@ -108,8 +109,7 @@ class Casts:
     def _position(self) -> Position:
         """Where the program is now, outside of precheck."""
         frame: Any = sys._getframe(1)
-        kind = self.mode.lines.frames.kind
-        while frame.f_back is not None and (kind(frame.f_code.co_filename) in ("precheck", "passed over") or frame.f_code.co_filename in BETWEEN):
+        while frame.f_back is not None and (KINDS[frame.f_code.co_filename] in ("precheck", "passed over") or frame.f_code.co_filename in BETWEEN):
             frame = frame.f_back
         return id(frame), frame.f_code, frame.f_lasti
 

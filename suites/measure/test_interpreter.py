@@ -1,8 +1,10 @@
-"""A measurement's garbage collections pass over what was there before, and the process's collector is as it was afterwards."""
+"""A measurement's garbage collections pass over what was there before, and the process's collector is as it was afterwards. Its frames lie in one
+piece."""
 
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 import precheck
-from precheck import garbage_collector
+from precheck import interpreter
 
 
 class Cycle:
@@ -41,8 +43,8 @@ def test_nothing_stays_frozen() -> None:
 
 
 def test_nor_after_an_exception() -> None:
-    with pytest.raises(ZeroDivisionError), garbage_collector.sparing():
-        1 / 0  # noqa: B018
+    with pytest.raises(ZeroDivisionError):
+        interpreter.spared(lambda: 1 / 0)()
     assert gc.get_freeze_count() == 0
 
 
@@ -50,8 +52,7 @@ def test_what_a_process_has_frozen_itself_stays_frozen() -> None:
     own = Cycle()
     assert any(each is own for each in gc.get_objects())
     gc.freeze()
-    with garbage_collector.sparing(), garbage_collector.sparing():
-        pass
+    interpreter.spared(interpreter.spared(lambda: None))()
     assert not any(each is own for each in gc.get_objects())  # which has none that is frozen
 
 
@@ -59,12 +60,38 @@ def test_garbage_of_the_block_is_collected_in_it_and_older_garbage_after_it() ->
     older = Cycle()
     kept = weakref.ref(older)
     del older
-    with garbage_collector.sparing():
+
+    @interpreter.spared
+    def block() -> None:
         made = Cycle()
         new = weakref.ref(made)
         del made
         gc.collect()
         assert new() is None
         assert kept() is not None
+
+    block()
     gc.collect()
     assert kept() is None
+
+
+def test_no_call_below_a_roomy_one_needs_a_new_piece_of_the_stack() -> None:
+    """A piece that is given back and taken again has new pages, each of which is a fault when it is first written."""
+    resource = pytest.importorskip("resource")
+
+    def faults(depth: int) -> int:
+        if depth:
+            return faults(depth - 1)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(100):
+            deeper(12)
+        return int(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    def deeper(depth: int) -> None:
+        if depth:
+            deeper(depth - 1)
+
+    faults(300)
+    if sys.version_info >= (3, 11) and sys.platform == "linux":
+        assert max(map(faults, range(0, 200, 5))) >= 100
+    assert max(map(interpreter.roomy(faults), range(0, 200, 5))) < 50
