@@ -31,6 +31,11 @@ _BREAKING = ("nan", "overflow", "underflow", "vanished-constant", "wrong-scale",
 class UndefinedLoss(Candidate):
     """A loss, gradient or result that is not finite on either side."""
 
+    @property
+    def known(self) -> bool:
+        """Whether the op is known to make it so."""
+        return self.operation.breaks or self.operation.given_nan
+
 
 class NotANumber(Rule):
     limits = (HARMED, FILLS)

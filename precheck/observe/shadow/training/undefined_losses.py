@@ -35,7 +35,7 @@ class UndefinedLosses:
         self.memory = memory
         self.first: Undefined | None = None
         self.beyond = False  # whether an exponential was beyond the reference's format
-        self.nan_given = False  # whether an op read NaN that no watched op has made
+        self.nan_given = False  # whether an op read NaN from outside the block
 
     def made(self, call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
         """Notes on an op that it makes Inf or NaN of finite numbers, in the run and in the reference."""
@@ -47,9 +47,10 @@ class UndefinedLosses:
             self.beyond |= call.plan.base in ops.EXPONENTIALS
 
     def given(self, call: Call, value: Value, output: torch.Tensor) -> None:
-        """Notes on an op that NaN is in what it reads, which no watched op has made. `value`: that of its output, which is compared already."""
-        if value.unheld and self.first is None and not any(source.unheld for source in call.inputs):
-            call.operation.given_nan = any(_lost(each) for each in call.floats if each is not output)
+        """Notes on an op that it reads NaN from outside the block. `value`: that of its output, which is compared already."""
+        if value.unheld and self.first is None:
+            read = (each for each, source in zip(call.floats, call.inputs, strict=True) if source.maker is None and each is not output)
+            call.operation.given_nan = any(map(_lost, read))
             self.nan_given |= call.operation.given_nan
 
     def loss(self, value: Value, low: float, step: int) -> None:
