@@ -47,7 +47,7 @@ def concluded(
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
     required = _required_places(candidates, Sound.of(trace, rows) if drifted else None)
     lost = any(finding.rule == "nan" for finding in boundaries)  # the boundary that is lost in the reference too says so already
-    told = [candidate for candidate in candidates if not (lost and isinstance(candidate, UndefinedLoss))]
+    told = [each for each in candidates if not (isinstance(each, UndefinedLoss) and (lost or each.severity == "note"))]
     ops = [_note_if_noise_explains(finding, required, choices=not drifted) for finding in _not_reported_yet(distinct(told), reported)]
     first_shown = dict[tuple[str, str], float]()
     for candidate in candidates:
@@ -111,6 +111,12 @@ def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> se
     return explained_places if sound is None else explained_places - other_places
 
 
+def _made_undefined(finding: Finding, candidates: list[Candidate]) -> Finding:
+    """A warning of a loss that the reference has lost too, as the op words it that is known to make the loss so."""
+    made = next((each for each in candidates if isinstance(each, UndefinedLoss) and each.known), None)
+    return finding if made is None else dataclasses.replace(finding_of(made), message=f"{finding_of(made).message}; the check is inconclusive")
+
+
 def with_cause(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
@@ -120,6 +126,8 @@ def with_cause(
     if finding.severity == "warning" and finding.rule == "accumulated-drift" and record is not None and record.kind == "returned":
         finding = boundary_causes.error_if_confirmed(finding, observation, record)
         return finding, None
+    if (finding.rule, finding.severity) == ("nan", "warning"):
+        return _made_undefined(finding, candidates), None
     has_cause = finding.severity == "error" and finding.rule in EFFECTS
     return boundary_causes.with_responsible_op(finding, observation, candidates, record) if has_cause else (finding, None)
 

@@ -239,6 +239,8 @@ ADDENDS = {name: "abc".index(next(letter for term in terms(row.law) for letter i
 """The place of the operand that a product is added to, such as a bias."""
 POWERS = {name: terms(row.law)[0]["a"] for name, row in REGISTRY.items() if row.law.startswith("a^")}
 """Ops whose result has a power of their operand's scale, by its exponent."""
+EXPONENTS = {name: next(iter(terms(row.law, "ab")[0].values())) for name, row in REGISTRY.items() if row.law}
+"""Ops out of whose result a factor of their operands can be divided again, and the exponent that the factor has there."""
 NORMS = where(lambda op: op.kind is Kind.NORM)
 """Roots of sums of squares."""
 SIZES = NORMS | where(lambda op: op.name in ("abs", "pow", "square"))

@@ -85,6 +85,17 @@ def within_range(operation: Operation, readers: Readers, wide: str) -> str:
     return how if writer is None or operation.in_place else f"{how}, and {_stored(writer, writer.outputs[0].dtype, wide)}"
 
 
+def rescaled(operation: Operation, direction: str) -> str:
+    """How a factor brings an op's result "up" or "down" into the range of its format. "" if no factor of an input is one of the result: the
+    exponential of half a number is not half its exponential. A gradient has the factors of its loss."""
+    if operation.derived:
+        return f"scale the loss {direction}, and undo this in the gradients"
+    exponent = ops.EXPONENTS.get(operation.base, operation.scalars[0] if operation.base == "pow" and operation.scalars else 0.0)
+    against = {"up": "down", "down": "up"}[direction]
+    way = f"scale its input {direction if exponent > 0 else against}, and undo this later"
+    return way if exponent and operation.inputs else ""
+
+
 def uncast(operation: Operation, wide: str) -> str:
     """How to compute an op in the format `wide` where autocast casts for it."""
     if operation.cuda_off:

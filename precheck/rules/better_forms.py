@@ -11,6 +11,7 @@ from precheck import ops
 from precheck.analysis.facts import Readers
 from precheck.analysis.propagation import causes
 from precheck.observe.shadow.operations import Operation, Value
+from precheck.rules.advice import rescaled, within_range
 
 _FAR = 4
 """Ops between an exponential and the logarithm of the sum that it belongs to, at most: a sum, a factor, a cast."""
@@ -21,6 +22,12 @@ _WALKED = 64
 def better_form(operation: Operation, readers: Readers) -> str:
     """What to write instead of the formula that an op belongs to, as the beginning of a sentence. "" if none is known."""
     return next(filter(None, (form(operation, readers) for form in _FORMS)), "")
+
+
+def in_range(operation: Operation, readers: Readers, wide: str, direction: str) -> str:
+    """The ways to keep an op's result within the range of a format, where it went beyond: to bring it "up" or "down" is one."""
+    ways = better_form(operation, readers), within_range(operation, readers, wide), rescaled(operation, direction)
+    return "; or ".join(filter(None, ways))
 
 
 def _less_another(operation: Operation, readers: Readers) -> str:

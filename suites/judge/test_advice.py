@@ -105,7 +105,7 @@ def test_a_logarithm_beside_another_number_than_one_gets_no_form() -> None:
 
 
 def test_a_sum_is_given_its_dtype() -> None:
-    assert first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1)).remedy == "pass dtype=torch.float32 to sum; or scale its input down"
+    assert first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1)).remedy == "pass dtype=torch.float32 to sum; or scale its input down, and undo this later"
     for name in sorted(ops.WIDENED):
         packets = [getattr(torch.ops.aten, each) for each in {name, name.strip("_")}]
         schemas = [getattr(packet, overload)._schema for packet in packets for overload in packet.overloads()]
@@ -141,12 +141,12 @@ def test_the_line_that_made_it_low_is_named() -> None:
     found = first(squares)
     assert found.rule == "overflow"
     path, _, line = found.source.rpartition(":")
-    assert found.remedy == f"stay in float32 from {path}:{int(line) - 1} on; or scale its input down"
+    assert found.remedy == f"stay in float32 from {path}:{int(line) - 1} on; or scale its input down, and undo this later"
 
 
 def test_a_line_that_casts_and_computes_is_told_to_stay_wide() -> None:
     found = first(lambda: (400 * uniform(64)).to(HALF) * (400 * uniform(64)).to(HALF))
-    assert found.remedy == "stay in float32 on this line; or scale its input down"
+    assert found.remedy == "stay in float32 on this line; or scale its input down, and undo this later"
 
 
 def test_positions_are_made_without_a_dtype() -> None:

@@ -36,7 +36,7 @@ def test_a_failure_ends_with_op_line_and_what_to_keep_in_float32(pytester: pytes
             f"    test_it.py:{line}  |  return x [*] torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)",
             "    in module 2",
             f"    by overflow: aten.pow.Tensor_Scalar at test_it.py:{line}: * in the reference is beyond the largest float16, 65504",
-            "    cure: call .float() on what this line reads; or scale its input down",
+            "    cure: call .float() on what this line reads; or scale its input down, and undo this later",
             "with this the check passes (tried):",
             "    from precheck import functions_in_float32",
             '    functions_in_float32(model, [[]"2"], [[]"pow", "mean", "add", "rsqrt"])',

@@ -137,6 +137,7 @@ class Operation:
     derived: bool = False  # made by autograd from a forward op, not written by the user
     absorbed: Absorbed | None = None
     breaks: bool = False  # whether it makes Inf or NaN of finite numbers, in the shadow too; of functions with poles and exponentials
+    given_nan: bool = False  # whether it reads NaN from outside: of an input, of a weight, or of an op that is not watched
     starved: float = 0.0  # smallest non-zero |divisor| in the run, for a quotient that overflowed
     scale: float = 1.0  # loss scale of its backward pass
     stores_own: bool = False  # whether it casts to a low format what the model has computed without an error, or has written down

@@ -111,7 +111,7 @@ function whereabouts(finding) {
   const add = (title, text) => text && parts.push(el("span", {}, title + " ", el("b", { class: "code name" }, clipped(text))));
   add("module", finding.module);
   add("op", finding.op);
-  add("tensor", finding.tensor);
+  add("tensor", callWords(finding.tensor).join(""));
   add("line", finding.source);
   add("in", finding.via);
   if (finding.ranks?.length) add("ranks", finding.ranks.join(", "));

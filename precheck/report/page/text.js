@@ -49,10 +49,17 @@ function counted(number, noun) {
   return number.toLocaleString("en") + " " + noun + (number === 1 ? "" : "s");
 }
 
+/** A tensor's name without the number of the call, and this number in words: "attn[1]" and " in call 2" for "attn#2[1]". */
+function callWords(tensor) {
+  const call = /#(\d+)(?=\[|$)/.exec(tensor);
+  return call ? [clipped(tensor.replace(call[0], "")), " in call " + call[1]] : [clipped(tensor), ""];
+}
+
 /** What a tensor is, in words: "gradient of layers.0", "update of head.weight, step 3", "what turned() returns". */
 function placed(tensor, kind, step) {
   const whole = tensor === kind || tensor === "output";
-  const plain = whole ? kind : kind.replace("parameter-", "") + " of " + clipped(tensor);
-  const what = kind === "returned" ? `what ${clipped(tensor)} returns` : plain;
+  const [name, call] = callWords(tensor);
+  const plain = whole ? kind : kind.replace("parameter-", "") + " of " + name + call;
+  const what = kind === "returned" ? `what ${name} returns${call}` : plain;
   return step > 1 ? what + ", step " + step : what;
 }

@@ -21,6 +21,7 @@ from precheck.words import digits
 
 _BOUND = "no wider format helps: bound what this op reads, or replace it by torch.where before the op"
 _BELOW = "bound what this op reads, as by clamp(max=80), or take off its largest number first"
+_REMOVE = "take the NaN out first, by torch.nan_to_num, or by leaving out those rows; a weight with NaN is to be loaded or initialised anew"
 _SEEK = "no wider format helps: look for NaN in the inputs and weights, Inf - Inf, or a row that is masked entirely"
 
 
@@ -29,6 +30,11 @@ _BREAKING = ("nan", "overflow", "underflow", "vanished-constant", "wrong-scale",
 
 class UndefinedLoss(Candidate):
     """A loss, gradient or result that is not finite on either side."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the op is known to make it so."""
+        return self.operation.breaks or self.operation.given_nan
 
 
 class NotANumber(Rule):
@@ -47,13 +53,16 @@ class NotANumber(Rule):
         lost = part.observation.undefined
         if lost is not None:
             wide, kind = "float64" if part.observation.exact else "float32", "NaN" if lost.nan else "Inf"
-            where, advice = "where it is made of finite numbers is not known", _SEEK
-            if lost.made and lost.operation.base in ops.EXPONENTIALS:
+            where, advice, severity = "where it is made of finite numbers is not known", _SEEK, "warning"
+            if lost.operation.given_nan:
+                where, advice = "what is read here has NaN already", _REMOVE
+                severity = "note" if lost.what == "result" else "warning"  # NaN may stand for missing data
+            elif lost.operation.breaks and lost.operation.base in ops.EXPONENTIALS:
                 where, advice = f"an exponential of finite numbers is beyond {wide} here", _BELOW
-            elif lost.made:
+            elif lost.operation.breaks:
                 where, advice = "it comes from Inf or NaN that is made of finite numbers here", _BOUND
             text = f"the {lost.what} is {kind} in {wide} too, in step {lost.step}: {where}"
-            yield UndefinedLoss("nan", lost.operation, text, 1, 0, "warning", advice=advice)
+            yield UndefinedLoss("nan", lost.operation, text, 1, 0, severity, advice=advice)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Inf and NaN for which a format is at fault explain a loss that the reference has lost too. That steps were skipped for it says as much."""

@@ -12,8 +12,8 @@ from precheck.analysis.noise_floor.boundaries import NEAR
 from precheck.analysis.unrepresentable.exceptions import Unstorable
 from precheck.analysis.unrepresentable.nonfinite import FILLS, HARMED, Broken
 from precheck.findings import Finding
-from precheck.rules.advice import within_range
-from precheck.rules.better_forms import better_form
+from precheck.rules.advice import rescaled
+from precheck.rules.better_forms import better_form, in_range
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 from precheck.words import digits
 
@@ -36,9 +36,9 @@ class Overflow(Rule):
             fact = candidate.fact
             return f"give a number that {fact.dtype} holds, such as torch.finfo(torch.{fact.dtype}).{'min' if fact.scalar < 0 else 'max'}"
         if isinstance(candidate.fact, Broken) and _everywhere(candidate.fact):
-            return f"scale its input down, or rewrite the formula: {wide} overflows here too"
-        ways = better_form(candidate.operation, readers), within_range(candidate.operation, readers, wide), "scale its input down"
-        return "; or ".join(filter(None, ways))
+            way = better_form(candidate.operation, readers) or rescaled(candidate.operation, "down") or "rewrite the formula"
+            return f"{way}: {wide} overflows here too"
+        return in_range(candidate.operation, readers, wide, "down")
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         """The first boundary that is not finite, in the order of the run."""

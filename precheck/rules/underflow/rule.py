@@ -20,8 +20,7 @@ from precheck.analysis.training.displacements import placed_at, worst_states
 from precheck.analysis.unrepresentable.nonfinite import HARMED, Broken
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR, LostTensor
 from precheck.observe.shadow.operations import Operation
-from precheck.rules.advice import within_range
-from precheck.rules.better_forms import better_form
+from precheck.rules.better_forms import in_range
 from precheck.rules.rule import HEALED, Candidate, Rule
 from precheck.words import of_norm
 
@@ -70,8 +69,8 @@ class Underflow(Rule):
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         if candidate.tensor:  # a state of an optimizer
             return f"keep the optimizer's states in {wide}"
-        ways = better_form(candidate.operation, readers), within_range(candidate.operation, readers, wide), "scale its input up"
-        return "; or ".join(filter(None, ways))
+        divides = isinstance(candidate.fact, Broken) and candidate.fact.how == "small divisor"  # the fault is what the op reads, not its result
+        return in_range(candidate.operation, readers, wide, "down" if divides else "up")
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         """Optimizer states that the format rounds to zero: the worst of each name."""

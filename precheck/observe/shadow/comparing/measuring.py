@@ -101,6 +101,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     # in an optimizer step most tensors are intermediate results that live for one op
     limit = FETCHED if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
     compare(value, output, shadow, perturbed, zeros=bool([source for source in inputs if source.zeros]), limit=limit)
+    call.mode.losses.undefined.given(call, value, output)
     if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
         operation.part_drift = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)

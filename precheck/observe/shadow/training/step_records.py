@@ -30,11 +30,10 @@ class ScalingEvent:
 class Undefined:
     """A loss, a gradient, a choice or a result that is lost to Inf or NaN in the run and in the reference."""
 
-    operation: Operation  # that makes it of finite numbers; the last op, if none is known to
+    operation: Operation  # that makes it of finite numbers, or reads NaN from elsewhere; the last op, if none is known to
     what: str  # "loss", "gradient of layer.weight", "number that argmax chooses by", "result"
     nan: bool
     step: int
-    made: bool  # whether the operation is known to make it
 
 
 @dataclasses.dataclass(slots=True)

@@ -36,6 +36,7 @@ class UndefinedLosses:
         self.memory = memory
         self.first: Undefined | None = None
         self.beyond = False  # whether an exponential was beyond the reference's format
+        self.nan_given = False  # whether an op read NaN from outside the block
 
     def made(self, call: Call, output: torch.Tensor, shadow: torch.Tensor) -> None:
         """Notes on an op that it makes Inf or NaN of finite numbers, in the run and in the reference."""
@@ -45,6 +46,13 @@ class UndefinedLosses:
         if not _finite(output) and not _finite(shadow) and all(map(_finite, call.floats)):
             operation.breaks = True
             self.beyond |= call.plan.base in ops.EXPONENTIALS
+
+    def given(self, call: Call, value: Value, output: torch.Tensor) -> None:
+        """Notes on an op that it reads NaN from outside the block. `value`: that of its output, which is compared already."""
+        if value.unheld and self.first is None:
+            read = (each for each, source in zip(call.floats, call.inputs, strict=True) if source.maker is None and each is not output)
+            call.operation.given_nan = any(map(_lost, read))
+            self.nan_given |= call.operation.given_nan
 
     def loss(self, value: Value, low: float, step: int) -> None:
         """A backward pass begins at a loss that is Inf or NaN, in the reference too."""
@@ -67,17 +75,17 @@ class UndefinedLosses:
 
     def results(self, kept: Iterable[Cell]) -> None:
         """What is kept at the end of the block."""
-        for cell in kept if self.beyond and self.first is None else ():
+        for cell in kept if (self.beyond or self.nan_given) and self.first is None else ():
             maker = cell.value.maker
             origin = None if maker is None or maker.phase == "backward" or _finite(cell.content) else _origin(maker, through=False)
-            if origin is not None and origin.base in ops.EXPONENTIALS:
-                self.first = Undefined(origin, "result", bool(cell.content.isnan().any()), origin.step, True)
+            if origin is not None and (origin.given_nan or origin.base in ops.EXPONENTIALS):
+                self.first = Undefined(origin, "result", bool(cell.content.isnan().any()), origin.step)
                 return
 
     def _reached(self, what: str, value: Value, nan: bool, step: int) -> None:
         if self.first is None and value.maker is not None:
             origin = _origin(value.maker, through=False) or _origin(value.maker, through=True)
-            self.first = Undefined(origin or value.maker, what, nan, step, origin is not None)
+            self.first = Undefined(origin or value.maker, what, nan, step)
 
 
 def _finite(tensor: torch.Tensor) -> bool:
@@ -92,10 +100,10 @@ def _lost(tensor: torch.Tensor) -> bool:
 
 
 def _origin(last: Operation, through: bool) -> Operation | None:
-    """The nearest op before that made Inf or NaN of finite numbers. `through`: also behind ops that leave numbers out, as `where` does."""
+    """The nearest op before that made Inf or NaN of finite numbers, or was given NaN. `through`: also behind ops that leave numbers out, as `where` does."""
     reached, waiting = {last}, [last]
     for operation in waiting:
-        if operation.breaks:
+        if operation.breaks or operation.given_nan:
             return operation
         if operation.base in ops.CHOOSING_OR_FILLING and not through:
             continue
