@@ -13,6 +13,7 @@ from precheck import formats
 from precheck.analysis.noise_floor import kernel_floor as floor
 from precheck.kernels import indices, memory, nonfinite, number_kinds, reference_error, running, tied_gradients, trials
 from precheck.kernels.allocations import Allocated
+from precheck.kernels.clock import threads
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
 from precheck.kernels.noise import base_roundoff
@@ -46,6 +47,7 @@ class Bench:
         self.ladder: tuple[int, ...] = LADDER
         self.exact_in, self.signs = "float64", False
         self.fills, self.threads = not compiled(candidate), torch.get_num_threads()
+        self.called_with = 0  # threads of a call of the candidate; 0: as many as there are
 
     def make(self, trial: Trial) -> Made:
         """The inputs of a trial."""
@@ -118,7 +120,7 @@ class Bench:
     def call(self, trial: Trial, made: Made, *, buffers: Sequence[memory.Buffer] | None = None) -> tuple[Outcome, list[memory.Buffer]]:
         """Runs the candidate on the inputs of a trial."""
         held = list(buffers) if buffers is not None else trials.buffers(self.example, made.values, trial)
-        with Allocated(trial.fill) if self.fills else nullcontext() as made_in:
+        with threads(self.called_with or torch.get_num_threads()), Allocated(trial.fill) if self.fills else nullcontext() as made_in:
             outcome = running.run(self.candidate, self.example, [each.tensor for each in held], made.numbers, self.wishes_of(trial), keep=True)
         outcome.beyond = "" if made_in is None else made_in.beyond()
         return outcome, held

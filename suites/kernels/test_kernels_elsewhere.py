@@ -11,6 +11,7 @@ import torch
 
 import precheck
 from precheck.kernels import protocol
+from precheck.kernels.clock import threads
 
 X = torch.linspace(-2, 2, 24).view(4, 6)
 ROWS = {
@@ -160,3 +161,22 @@ def test_where_there_is_nothing_to_do_what_was_given_is_not_handed_back(copies: 
     assert not report.errors, report.summary()
     assert [finding.rule for finding in report.findings] == ["kernel-mutation"] * (not copies)
     assert copies or "output of shape (3, 8) is in the memory of an input" in report.summary()
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_candidate_alone_is_called_with_other_threads(wrong: bool) -> None:
+    """Each op of a reference with two threads waits for the second one, which on a busy machine takes longer than all the rest."""
+    called: dict[str, set[int]] = {"candidate": set(), "reference": set()}
+
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        called["candidate"].add(torch.get_num_threads())
+        return x * (1 + wrong * (torch.get_num_threads() > 1))
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        called["reference"].add(torch.get_num_threads())
+        return x * 1
+
+    with threads(1):
+        report = precheck.compare_kernels(candidate, reference, X, trials=60)
+    assert called == {"candidate": {1, 2}, "reference": {1, 2} if wrong else {1}}  # with two it is asked whether it has the same fault
+    assert [finding.rule for finding in report.errors] == ["kernel-nondeterminism"] * wrong, report.summary()

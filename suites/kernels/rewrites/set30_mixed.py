@@ -190,7 +190,7 @@ def by_a_limit_for_each_row(x: torch.Tensor) -> torch.Tensor:
     shares = x.float().softmax(1)
     ranked = shares.sort(1, descending=True)
     kept = torch.empty_like(shares).scatter_(1, ranked.indices, ((ranked.values.cumsum(1) - ranked.values) < 0.7).float())
-    return (shares * kept).to(x.dtype)
+    return torch.where(kept > 0, shares, 0).to(x.dtype)
 
 
 def _nucleus(x: torch.Tensor) -> torch.Tensor:
