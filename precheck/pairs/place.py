@@ -62,9 +62,12 @@ def placed_at(
 
         def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
             by_numbers = made.module != module or usual.get(keys[id(made)], False)
-            return usual.get(keys[id(made)]) is False or (by_numbers and made.tensor is not None and contents.hold(made.tensor))
+            return by_numbers and made.tensor is not None and contents.hold(made.tensor)
 
-        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if by_op else None
+        within_ = ALIKE if dtype is torch.float64 else PARTED * FLOAT32
+        number = None
+        if by_op:
+            number = parting(theirs.made, known, within_, right=right, usual=lambda made: usual.get(keys[id(made)]) is False)
         if number is not None:
             found, alone, ran = theirs.made[number], True, module
             if module not in (found.module, found.code):
