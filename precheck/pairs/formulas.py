@@ -73,12 +73,13 @@ def _what(made: Sequence[Made], number: int | None) -> str:
 
 
 def _functions(comparison: Comparison, place: Place, made: Made, left: Sequence[Made]) -> Iterator[str]:
-    """Another function of the same numbers."""
+    """Another function of the same numbers, unless a right block writes it so too."""
+    usual = {each.removeprefix("aten.").lstrip("_") for each in place.usual}
     for start in made.operands:
         here, there = (_formula(side.job.model, some, start) for side, some in ((comparison.other, place.theirs), (comparison.model, place.ours)))
         one, two = (_telling([each for each in some if each not in others]) for some, others in ((here, there), (there, here)))
         reader = next((each for each in left if any(alike(start, operand) for operand in each.operands)), None)
-        if reader is None or not here:
+        if reader is None or not here or usual & (set(here) - set(there)):
             continue
         if not there:
             yield f"its {name(made)} reads what model's {name(reader)} reads"

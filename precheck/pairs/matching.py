@@ -247,11 +247,9 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
         held = [each for link in found.values() if any(_within(one, name) for one in link.others) for each in link.models]
-        if not (name and held) or name in modules or (name in reordered and len(set(map(_owner, held))) == 1):  # a layer for a layer
-            continue
-        start = next((modules[each] for each in theirs if modules.get(each) and _owner(each) == name), held[0])
-        if (holder := _holder(name, start, found)) is not None and holder in ours:
-            modules[name] = holder
+        if name and held and name not in modules and (name not in reordered or len(set(map(_owner, held))) > 1):  # not a layer for a layer
+            start = next((modules[each] for each in theirs if modules.get(each) and _owner(each) == name), held[0])
+            modules |= {name: each for each in (_holder(name, start, found),) if each in ours}
     for name in (each for each in owned if each and each not in reordered):
         below = _named_below(name, modules.get(_owner(name)), found)
         if below is not None and below in ours and (name not in modules or _within(modules[name], below)):

@@ -38,6 +38,7 @@ class Place:
     given: str = ""  # what a module with right code is given that model's is not, in words
     repeated: bool = False  # whether the backward pass repeats the module with other numbers
     dtype: torch.dtype = torch.float64  # of the run that made the results
+    usual: frozenset[str] = frozenset()  # ops whose results are nowhere in `model` although the same part of another block is right
     ran: str | None = None  # the module that was followed for `theirs`, if that is another: one that calls a method of `module`, or holds it
 
 
@@ -77,7 +78,8 @@ def placed_at(
             if alone and found.module == module != found.code:
                 module, counterpart = found.code, modules.get(found.code)
             made = tuple(theirs.made), tuple(ours.made)
-            return Place(module, counterpart, found.line, found.op, theirs=made[0], ours=made[1], number=number, dtype=dtype, ran=ran)
+            place = Place(module, counterpart, found.line, found.op, theirs=made[0], ours=made[1], number=number, dtype=dtype, ran=ran)
+            return dataclasses.replace(place, usual=frozenset(op for (_, op, _), held in usual.items() if not held))
     last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
 
