@@ -67,13 +67,14 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     place, first = (guilty or off)[0]
     right = _right(forward[:place], coupled, differs, contents)
     module, given = _blamed(first, forward[:place], coupled, differs, contents, right)
-    module = weight_of_another_form(comparison, module, right) or module
+    held = weight_of_another_form(comparison, module, right)
+    module, given = (module, given) if held is None else held
     passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
     home = next((each for each in _around(module) if each in modules), "")  # code without a counterpart lies in a block that has one
     equally_often = _calls(ours, modules.get(home)) == _calls(theirs, home) == _calls(theirs, module)
     made_here = first.tensor if first.kind == "in" and not first.given and first.maker == module else None
     own = first.kind == "out" and module == first.module
-    placed = placed_at(comparison, dtype, module, contents, made_here, by_op=equally_often and not given, within=own)
+    placed = placed_at(comparison, dtype, module, contents, made_here, by_op=equally_often and (held is not None or not given), within=own)
     return dataclasses.replace(placed, passed=passed, right=right - {module}, given=given)
 
 

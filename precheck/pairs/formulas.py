@@ -40,9 +40,10 @@ def _options(made: Made, left: Sequence[Made]) -> Iterator[str]:
     for each in left:
         if each.op == made.op and not _unlike(made, each):
             there = dict(each.options)
-            for option, value in made.options:
-                if option in there and there[option] != value:
-                    yield f"its {name(made)} has {option} {value}, and model's has {there[option]}"
+            unlike = [(option, value, there[option]) for option, value in made.options if there.get(option, value) != value]
+            here, wanted = (" and ".join(f"{option} {values[place]}" for option, *values in unlike) for place in (0, 1))
+            if unlike:
+                yield f"its {name(made)} has {here}, and model's has {wanted}"
 
 
 def _operands(place: Place, made: Made, left: Sequence[Made]) -> Iterator[str]:
@@ -72,13 +73,17 @@ def _what(made: Sequence[Made], number: int | None) -> str:
 
 
 def _functions(comparison: Comparison, place: Place, made: Made, left: Sequence[Made]) -> Iterator[str]:
-    """Another function of the same numbers."""
+    """Another function of the same numbers, unless a right block writes it so too."""
+    usual = {each.removeprefix("aten.").lstrip("_") for each in place.usual}
     for start in made.operands:
         here, there = (_formula(side.job.model, some, start) for side, some in ((comparison.other, place.theirs), (comparison.model, place.ours)))
         one, two = (_telling([each for each in some if each not in others]) for some, others in ((here, there), (there, here)))
-        if not (here and there and any(alike(start, operand) for each in left for operand in each.operands)):
+        reader = next((each for each in left if any(alike(start, operand) for operand in each.operands)), None)
+        if reader is None or not here or usual & (set(here) - set(there)):
             continue
-        if one and two:
+        if not there:
+            yield f"its {name(made)} reads what model's {name(reader)} reads"
+        elif one and two:
             yield f"of what its {name(made)} reads, model computes {two}, and other {one}"
         elif one or two:
             yield f"of what its {name(made)} reads, {'other' if one else 'model'} computes {one or two}, and {'model' if one else 'other'} does not"

@@ -188,28 +188,25 @@ class Marks:
 
 
 def parting(
-    theirs: Sequence[Made], known: Sequence[Signature], within: float = ALIKE, *, right: Callable[[Made], bool] = lambda made: False
-) -> int | None:
+    theirs: Sequence[Made], known: Sequence[Signature], within: float = ALIKE, *,
+    right: Callable[[Made], bool] = lambda made: False, usual: Callable[[Made], bool] = lambda made: False,
+) -> int | None:  # fmt: skip
     """The number of the first op that makes contents that are not `known` from known contents only, on the way to the last result.
 
     The search goes back from the last result through unknown contents. Contents that become known again on the way are no fault. `right` may declare
-    further results as known.
+    further results as known. Those that are `usual` are unknown where nothing is wrong, so that they are no fault, but may read one.
     """
     marks = Marks(known, within)
     good = [made.signature in marks for made in theirs]
     if not theirs or good[-1]:
         return None
-    found, waiting, seen = [], [len(theirs) - 1], set[int]()
+    waiting, seen = [len(theirs) - 1], set[int]()
     while waiting:
         number = waiting.pop()
-        if number in seen:
-            continue
-        seen.add(number)
-        bad = [each for each in theirs[number].reads if not good[each] and not right(theirs[each])]
-        waiting += bad
-        if not bad:
-            found.append(number)
-    return min(found, default=None)
+        if number not in seen:
+            seen.add(number)
+            waiting += [each for each in theirs[number].reads if not good[each] and not right(theirs[each])]
+    return min((each for each in seen if not usual(theirs[each])), default=len(theirs) - 1)
 
 
 def _options(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[str, str], ...]:

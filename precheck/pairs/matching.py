@@ -247,9 +247,9 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
         held = [each for link in found.values() if any(_within(one, name) for one in link.others) for each in link.models]
-        fits = name and held and name not in modules and (name not in reordered or len(set(map(_owner, held))) > 1)  # not a layer for a layer
-        if fits and (holder := _holder(name, held[0], found)) is not None and holder in ours:
-            modules[name] = holder
+        if name and held and name not in modules and (name not in reordered or len(set(map(_owner, held))) > 1):  # not a layer for a layer
+            start = next((modules[each] for each in theirs if modules.get(each) and _owner(each) == name), held[0])
+            modules |= {name: each for each in (_holder(name, start, found),) if each in ours}
     for name in (each for each in owned if each and each not in reordered):
         below = _named_below(name, modules.get(_owner(name)), found)
         if below is not None and below in ours and (name not in modules or _within(modules[name], below)):
@@ -282,7 +282,7 @@ def _holder(parent: str, wanted: str, found: Mapping[str, Link]) -> str | None:
 
 
 def _holds(wanted: str, name: str, found: Mapping[str, Link]) -> bool:
-    """Whether a module of `model` holds all weights of a module of `other`, and not only those that are in no part of it."""
+    """Whether a module of `model` holds all weights of one of `other`."""
     return all(_within(model, wanted) for link in found.values() if any(_within(each, name) for each in link.others) for model in link.models)
 
 

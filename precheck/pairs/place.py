@@ -38,6 +38,7 @@ class Place:
     given: str = ""  # what a module with right code is given that model's is not, in words
     repeated: bool = False  # whether the backward pass repeats the module with other numbers
     dtype: torch.dtype = torch.float64  # of the run that made the results
+    usual: frozenset[str] = frozenset()  # ops whose results are nowhere in `model` although the same part of another block is right
     ran: str | None = None  # the module that was followed for `theirs`, if that is another: one that calls a method of `module`, or holds it
 
 
@@ -62,9 +63,12 @@ def placed_at(
 
         def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
             by_numbers = made.module != module or usual.get(keys[id(made)], False)
-            return usual.get(keys[id(made)]) is False or (by_numbers and made.tensor is not None and contents.hold(made.tensor))
+            return by_numbers and made.tensor is not None and contents.hold(made.tensor)
 
-        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if by_op else None
+        within_ = ALIKE if dtype is torch.float64 else PARTED * FLOAT32
+        number = None
+        if by_op:
+            number = parting(theirs.made, known, within_, right=right, usual=lambda made: usual.get(keys[id(made)]) is False)
         if number is not None:
             found, alone, ran = theirs.made[number], True, module
             if module not in (found.module, found.code):
@@ -74,7 +78,8 @@ def placed_at(
             if alone and found.module == module != found.code:
                 module, counterpart = found.code, modules.get(found.code)
             made = tuple(theirs.made), tuple(ours.made)
-            return Place(module, counterpart, found.line, found.op, theirs=made[0], ours=made[1], number=number, dtype=dtype, ran=ran)
+            place = Place(module, counterpart, found.line, found.op, theirs=made[0], ours=made[1], number=number, dtype=dtype, ran=ran)
+            return dataclasses.replace(place, usual=frozenset(op for (_, op, _), held in usual.items() if not held))
     last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
 

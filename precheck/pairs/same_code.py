@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -78,10 +78,10 @@ def part_of_right(comparison: Comparison, module: str, owner: str, right: Collec
     return sources is not None and any(sources == _held_weights(comparison, one, each) for each, one in known)
 
 
-def weight_of_another_form(comparison: Comparison, owner: str, right: Collection[str]) -> str | None:
+def weight_of_another_form(comparison: Comparison, owner: str, right: Collection[str]) -> tuple[str, str] | None:
     """The part of a module that holds a weight in another way than a `right` module with the same code: with model's numbers where that one has
     others, such as numbers with a scale in them, in another order, or those of another weight of model's. The code is right, so that this weight is
-    at fault. Of two that are exchanged the first. None if weights of several parts differ otherwise."""
+    at fault. Of two that are exchanged the first. Also what the weight holds, in words. None if weights of several parts differ otherwise."""
     modules = dict(comparison.other.job.model.named_modules())
     peers = [each for each in sorted(right) if owner and each != owner and type(modules[each]) is type(modules[owner])]
     peer = next((each for each in peers if any(True for _ in modules[each].parameters()) and _alike(modules[owner], modules[each])), None)
@@ -89,9 +89,29 @@ def weight_of_another_form(comparison: Comparison, owner: str, right: Collection
         return None
     here, there = (_held_weights(comparison, each, each) for each in (owner, peer))
     unlike = [name for name, held in here.items() if there.get(name, held) != held]
-    parts = {name.rpartition(".")[0] for name in unlike}
-    exchanged = all(here[name].same and there[name].same for name in unlike if name in there)
-    return ".".join(filter(None, (owner, unlike[0].rpartition(".")[0]))) if unlike and (len(parts) == 1 or exchanged) else None
+    exchanged = all(here[name].same and there[name].same for name in unlike)
+    if not unlike or (len({name.rpartition(".")[0] for name in unlike}) > 1 and not exchanged):
+        return None
+    name, one, two = unlike[0], here[unlike[0]], there[unlike[0]]
+    if one.models != two.models:
+        words = f"{owner}.{name} holds model's {' and '.join(one.models)}, and {peer}.{name}, which is right, {' and '.join(two.models)}"
+    else:
+        words = f"{owner}.{name} holds {_kind(one)}, and {peer}.{name}, which is right, {_kind(two)}"
+    return f"{owner}.{name}".rpartition(".")[0], words
+
+
+def _kind(link: Link) -> str:
+    """What one weight holds of model's, in words."""
+    if not link.same:
+        return "other numbers than model's"
+    if link.order is not None:
+        return f"model's rows in order {_short(link.order)}"
+    turned = f" with axes in order {_short(link.axes)}" if link.axes else " transposed" if link.turned else ""
+    return f"model's numbers{turned}{' in another shape' if link.shape and not link.axes else ''}"
+
+
+def _short(order: Sequence[int]) -> str:
+    return ", ".join(map(str, order[:12])) + (" and so on" if len(order) > 12 else "")
 
 
 def siblings(model: torch.nn.Module, module: str) -> list[str]:

@@ -126,6 +126,6 @@ family("gpt-oss by its first code", "by groups", oss, {
     "a window in the other layer": ({"attn": "window"}, SINKS, "mask"), "gates in halves": ({"wrong": "halves"}, MLP, "order|strides"),
     "a limit on both sides": ({"wrong": "both"}, MLP, "clamp"), "a flatter sigmoid": ({"wrong": "alpha"}, MLP, r"1\.702|0\.587"),
     "one is not added": ({"wrong": "one"}, MLP, "add|plus|less"), "shares before the choice": ({"wrong": "before"}, MLP, "softmax"),
-    "no second bias": ({"wrong": "bias"}, MLP, "bias|b2"), "another eps": ({"attn": "eps"}, ("attn.1.norm",), "eps|add"),
+    "no second bias": ({"wrong": "bias"}, MLP, "bias|b2"), "another eps": ({"attn": "eps"}, ("attn.1.norm",), "eps|add|plus"),
     "a square weight not turned": ({"lost": "turned"}, MLP, "order|transposed|axes|w2"),
 })  # fmt: skip

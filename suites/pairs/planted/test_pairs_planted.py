@@ -49,6 +49,10 @@ PLACED = (
     "opt in an engine/places from zero", "marian in a translator/padding is seen across", "marian in a translator/places from two",
     "marian in a translator/values for keys", "mpnet with one table/padding is seen", "mpnet with one table/a table without its first row",
     "bigcode with parts/the next word is seen", "bigcode with parts/all words are seen by a block", "regnet by its first code/pooled by the largest",
+    "phi in one layer/heads before parts", "phi in one layer/another base", "phi in one layer/the exact gelu",
+    "blenderbot with kept keys/no norm of what was read", "blenderbot with kept keys/norms exchanged", "blenderbot with kept keys/keys are forgotten",
+    "mobilenet with channels last/the largest for the mean", "granite in an engine/logits multiplied",
+    "distilbert with axes for heads/tanh for gelu",
     "mpt in an engine/the first slopes", "segformer by its first code/a stage without its norm", "gemma 3 in an engine/one added twice",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
@@ -59,7 +63,10 @@ later call, a gradient that is not cut off, weights at other places, a folded no
 weight, an expert without a gradient, a result of another form, a weight that a module reads of a part, places given to a part that `model` lacks, a
 result that passes on no gradient, a mask or a table in another shape, rows of a weight in another order, places of a piece, a role that an input has
 not in model, a sum of a bias and a mask, numbers that were rounded to float32, a table padded by nothing, a mask of later keys that model's call has
-not, two modules with the same weights."""
+not, two modules with the same weights,
+a complex table, another formula of the same numbers, a weight in another order than in a right block, a right tensor that is not what is read there,
+a tensor of another size than in a right block, a square picture with channels last, a table that right blocks were given, weights of a whole layer in
+one module."""
 TRIED = list(dict.fromkeys([*TRIED, *COMPILED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
@@ -98,6 +105,34 @@ MISSED = {
     "marian in a translator/sines and cosines in pairs": "A table in another order holds model's numbers. Its reader may want them in this order.",
     "bigcode with parts/places anew in each piece": "The part that makes words and places has no counterpart, and is given another number of Python.",
     "falcon in eight bits/norms exchanged": "Codes are no parameters, so that attention has no counterpart, and what it is given occurs in `model`.",
+    **dict.fromkeys(
+        (f"granite in an engine/{name}" for name in ("turned backward", "frequencies of another size", "places anew in each piece")),
+        "As the plan: a table of matrices that `model` has nowhere.",
+    ),
+    "mobilenet with channels last/rows and columns of the picture": "As the patches: another order of the same numbers.",
+    **dict.fromkeys(
+        (
+            f"gpt-oss by its first code/{name}"
+            for name in (
+                "gates in halves", "a limit on both sides", "a flatter sigmoid", "one is not added", "shares before the choice", "no second bias",
+                "a square weight not turned",
+            )
+        ),
+        "The module is named, with the line. `model` makes these numbers expert by expert, so that no op of it reads the same tensor.",
+    ),
+    **dict.fromkeys(
+        (
+            "command in einsum/places by halves", "gpt-oss by its first code/sinks of other heads",
+            "esm in one module a layer/left-out words are kept", "mobilenet with channels last/padded on the other side",
+            "mobilenet with channels last/padded on both sides", "mobilenet with channels last/padded by ones",
+            "mobilenet with channels last/the eps behind the root", "mobilenet with channels last/a slope behind the last",
+            "mobilenet with channels last/a block without its sum", "mobilenet with channels last/rows and columns of taps",
+            "mobilenet with channels last/a mean of zero", "distilbert with axes for heads/shares of the heads",
+            "distilbert with axes for heads/another eps", "poolformer with channels last/padding is counted",
+            "poolformer with channels last/padded at the end", "poolformer with channels last/a mean before the norm",
+        ),
+        "The module is named, and its line; the message does not name the cause.",
+    ),
     "two streams of a diffusion/the last weight not turned": "The weight's halves and the code that reads them do not fit; either may be turned.",
 }
 """Broken pairs that are not found, or not where they are, and why."""
