@@ -84,7 +84,7 @@ BUGS = [
     Planted(
         name="confidence-by-product",
         healthy=SPANNED,
-        planted="    chances = torch.where(spans.bool(), logs[:, None].exp(), 1.0).half()\n"
+        planted="    chances = torch.where(spans.bool(), logs[:, None].exp(), 1.0).half()  # culprit\n"
         "    return chances.prod(-1).float() ** (1 / spans.sum(-1))  # culprit\n",
         precisions=HALF,
         part="function:confidence",

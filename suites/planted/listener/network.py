@@ -158,7 +158,7 @@ def loss(output):
     """Attention's cross entropy with smoothed labels, and a third of CTC's."""
     words, aligned = output["words"], output["aligned"]
     spoken = F.cross_entropy(output["logits"].transpose(1, 2), words[:, 1:], label_smoothing=0.1)
-    lengths = torch.full((len(words),), aligned.shape[1]), torch.full((len(words),), TOKENS)
+    lengths = (torch.full((len(words),), aligned.shape[1]), torch.full((len(words),), TOKENS))
     return 0.7 * spoken + 0.3 * F.ctc_loss(aligned.transpose(0, 1), words[:, 1:], *lengths, blank=WORDS) / TOKENS
 
 

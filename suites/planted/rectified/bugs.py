@@ -57,7 +57,7 @@ BUGS = [
     Planted(
         name="clipped-with-the-scale-on",
         healthy=UNSCALE + SHARE + MUL,
-        planted=SHARE + MUL.rstrip() + "  # culprit\n",
+        planted=SHARE.rstrip() + "  # culprit\n" + MUL.rstrip() + "  # culprit\n",
         precisions=HALF,
         part="weights",
         rules=("scaler-order",),
@@ -74,6 +74,10 @@ BUGS = [
             (
                 "        self.register_buffer(\"seen\"",
                 "        self.average.bfloat16()\n        self.register_buffer(\"seen\"",
+            ),
+            (
+                "sampled(model.average, dict(model.average.named_parameters()), ",
+                "sampled(model.average, {name: each.float() for name, each in model.average.named_parameters()}, ",
             ),
         ),
         precisions=BF16,
