@@ -105,7 +105,8 @@ def test_a_logarithm_beside_another_number_than_one_gets_no_form() -> None:
 
 
 def test_a_sum_is_given_its_dtype() -> None:
-    assert first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1)).remedy == "pass dtype=torch.float32 to sum; or scale its input down, and undo this later"
+    found = first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1))
+    assert found.remedy == "pass dtype=torch.float32 to sum; or scale its input down, and undo this later"
     for name in sorted(ops.WIDENED):
         packets = [getattr(torch.ops.aten, each) for each in {name, name.strip("_")}]
         schemas = [getattr(packet, overload)._schema for packet in packets for overload in packet.overloads()]
