@@ -198,6 +198,10 @@ class OpRow:
         return max(0.0, self.drift - self.inherited)
 
 
+OPEN = "nothing is judged yet: the block of watch() has not ended; use its report after the block, one level further left"
+"""Said of a report that is read too early, since it has no findings then and would look like a pass."""
+
+
 @dataclasses.dataclass(slots=True)
 class Report:
     """What a run under a precision showed. It holds numbers only, no tensor.
@@ -228,6 +232,9 @@ class Report:
 
     @property
     def errors(self) -> list[Finding]:
+        """The findings that fail a check. Raises RuntimeError within the block of a `watch()`, of which nothing is known yet."""
+        if self.facts.get("open"):
+            raise RuntimeError(OPEN)
         return [finding for finding in self.findings if finding.severity == "error"]
 
     @property
@@ -249,6 +256,8 @@ class Report:
         """The report as text: one line that stands alone, the findings, then the `top` worst rows."""
         from precheck.report.terminal import summary
 
+        if self.facts.get("open"):
+            return OPEN
         return writable(summary(self, top=top))
 
     def raise_for_errors(self) -> None:

@@ -167,7 +167,8 @@ def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
     word = (ALIASES | DIALECTS).get(word, word)
     if word not in PRECISIONS:
         nearest = "; its fp8 is of layers of its own, and nearest to it is DelayedScaling" if word.startswith("transformer-engine") else ""
-        raise PrecisionError(f"unknown precision {name!r}{nearest}; {_meant(name) or _known()} pytest --help lists all")
+        wanted = "" if isinstance(name, str) else ', where one name is needed, as in precision="bf16-mixed"'
+        raise PrecisionError(f"unknown precision {name!r}{wanted}{nearest}; {_meant(name) or _known()} pytest --help lists all")
     return dataclasses.replace(PRECISIONS[word], policy=policy)
 
 

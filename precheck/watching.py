@@ -48,7 +48,7 @@ def watch(
         allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
 
     Returns:
-        A block to enter by `with`, which gives a report. It is empty within the block, and filled when the block ends. If the block raises, it is
+        A block to enter by `with`, which gives a report. It is filled when the block ends, and not to be read before. If the block raises, it is
         filled too, and from Python 3.11 on the exception carries a note of the first error that was found, with its cure. It holds numbers only, no
         tensor.
 
@@ -71,6 +71,7 @@ def _watched(model: torch.nn.Module | None, chosen: Precision | None, allowed: M
     verdict = watched_runs.RunJudge()
     shadow = Shadow(where, reference=reference, low=low, judge=verdict)
     report.facts["reference"] = "float64" if exact else "float32"
+    report.facts["open"] = True
     ended, gradients = False, torch.is_grad_enabled()
     with interpreter.sparing(), interrupts.held():
         with without_modes():
@@ -96,6 +97,7 @@ def _watched(model: torch.nn.Module | None, chosen: Precision | None, allowed: M
 def _finish(report: Report, shadow: Shadow, verdict: watched_runs.RunJudge, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
     """Judges the block after watching has ended. It may take some time, so it can be interrupted."""
     ranks = shadow.collectives.ranks
+    del report.facts["open"]
     with doing("judging the block"), without_modes(), torch.no_grad():
         filled(report, shadow.finish(), shadow.tracker, verdict)
         if ranks is None and not apart and distributed():

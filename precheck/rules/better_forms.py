@@ -47,7 +47,7 @@ def _one_less_square(operation: Operation, readers: Readers) -> str:
 
 def _log_of_one_and_more(operation: Operation, readers: Readers) -> str:
     alone = operation.base in ("add", "rsub") and _beside_one(operation)
-    logarithm = alone and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 1))
+    logarithm = alone and any(each.base in ops.LOGARITHMS for each in later(operation, readers, 1))
     form = "torch.log1p(x) gives log(1 + x)" if operation.base == "add" else "torch.log1p(-x) gives log(1 - x)"
     return f"{form} without this sum" if logarithm else ""
 
@@ -75,7 +75,7 @@ def _log_of_share(operation: Operation, readers: Readers) -> str:
         "_softmax": "torch.log_softmax(x, dim) gives the log of this softmax without its zeros",
         "sigmoid": "torch.nn.functional.logsigmoid(x) gives the log of this sigmoid without its zeros",
     }.get(operation.base, "")
-    return form if form and any(each.base in ops.LOGARITHMS for each in _later(operation, readers, 2)) else ""
+    return form if form and any(each.base in ops.LOGARITHMS for each in later(operation, readers, 2)) else ""
 
 
 def _log_of_summed_exponentials(operation: Operation, readers: Readers) -> str:
@@ -83,21 +83,21 @@ def _log_of_summed_exponentials(operation: Operation, readers: Readers) -> str:
     first = operation if operation.base == "exp" else _maker(operation.inputs[0]) if operation.base in ops.AVERAGES and operation.inputs else None
     if first is None or first.base != "exp":
         return ""
-    later = [each.base for each in _later(first, readers, _FAR)]
-    if not ops.AVERAGES.isdisjoint(later) and not ops.LOGARITHMS.isdisjoint(later):
+    bases = [each.base for each in later(first, readers, _FAR)]
+    if not ops.AVERAGES.isdisjoint(bases) and not ops.LOGARITHMS.isdisjoint(bases):
         return "torch.logsumexp(x, dim) gives the log of this sum, and subtracts the greatest x first"
-    return "torch.softmax(x, dim) gives exp(x) / sum(exp(x)), and subtracts the greatest x first" if {"sum", "div"} <= set(later) else ""
+    return "torch.softmax(x, dim) gives exp(x) / sum(exp(x)), and subtracts the greatest x first" if {"sum", "div"} <= set(bases) else ""
 
 
 def _root_of_summed_squares(operation: Operation, readers: Readers) -> str:
     squares = _squares(operation) or (operation.base == "sum" and any(_squares(_maker(value)) for value in operation.inputs))
-    later = [each.base for each in _later(operation, readers, 2)] if squares else []
-    summed = "sum" in [operation.base, *later]
-    return "torch.linalg.vector_norm(x, dim=dim) gives the root of this sum, which it adds up in float32" if summed and "sqrt" in later else ""
+    bases = [each.base for each in later(operation, readers, 2)] if squares else []
+    summed = "sum" in [operation.base, *bases]
+    return "torch.linalg.vector_norm(x, dim=dim) gives the root of this sum, which it adds up in float32" if summed and "sqrt" in bases else ""
 
 
 def _angle_by_its_cosine(operation: Operation, readers: Readers) -> str:
-    cosine = any(each.base == "acos" for each in (operation, *_later(operation, readers, 2)))
+    cosine = any(each.base == "acos" for each in (operation, *later(operation, readers, 2)))
     return "2 * torch.atan2((a - b).norm(), (a + b).norm()) gives the angle of two unit vectors at any size" if cosine else ""
 
 
@@ -151,7 +151,7 @@ def _earlier(value: Value, most: int) -> Iterator[Operation]:
             yield from _earlier(each, most - 1)
 
 
-def _later(operation: Operation, readers: Readers, most: int) -> list[Operation]:
+def later(operation: Operation, readers: Readers, most: int) -> list[Operation]:
     """The ops that read the result of an op, and those after them, at most so many in a row. Casts and copies do not count."""
     found, waiting = dict[Operation, None](), [(operation, most)]
     while waiting and len(found) < _WALKED:

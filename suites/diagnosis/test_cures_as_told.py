@@ -42,8 +42,24 @@ def norm(cured: bool) -> Tensor:
 
 
 def unit(cured: bool) -> Tensor:
-    x = torch.zeros(4, 8, dtype=HALF)
-    return x / (x.norm(dim=-1, keepdim=True) + (6e-8 if cured else 1e-12))
+    """The gradient of a quotient has the divisor's reciprocal, which float16 has to hold too."""
+    x = torch.zeros(4, 8, dtype=HALF, requires_grad=True)
+    (x / (x.norm(dim=-1, keepdim=True) + (6.2e-5 if cured else 1e-12))).sum().backward()
+    return x.grad
+
+
+def entropy(cured: bool) -> Tensor | None:
+    x = (20 * uniform(64, 1) - 10).to(HALF).requires_grad_()
+    if cured:
+        nn.functional.logsigmoid(x).mean().backward()
+    else:
+        torch.log(torch.sigmoid(x * 4) + 1e-8).mean().backward()
+    return x.grad
+
+
+def inverse(cured: bool) -> Tensor:
+    x = (1e-3 * (1 + uniform(64))).to(HALF)
+    return (100 * x) ** -2 if cured else x**-2
 
 
 def variance(cured: bool) -> Tensor:
@@ -176,7 +192,9 @@ EVERY = (
     Told("overflow", "stay in float32 from ", norm),
     Told("overflow", "and let it write into a float32 tensor, not into one that is float16 since ", units),
     Told("overflow", "keep the tensor that this line casts in float32, from where it is made on", steep_loss),
-    Told("vanished-constant", "give a constant that float16 holds (at least 6e-08, ", unit),
+    Told("vanished-constant", "give a constant that float16 holds (at least 6e-05, ", unit),
+    Told("vanished-constant", "torch.nn.functional.logsigmoid(x) gives the log of this sigmoid without its zeros", entropy),
+    Told("overflow", "; or scale its input up, and undo this later", inverse),
     Told("cancellation", "x.var(dim, correction=0) gives mean(x**2) - mean(x)**2 without this difference", variance),
     Told("absorption", "make the accumulator float32 ", counter),
     Told("absorption", "cast the tensor to float32 once, before all its uses", many_uses),

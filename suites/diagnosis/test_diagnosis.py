@@ -90,11 +90,12 @@ def inputs() -> torch.Tensor:
 
 
 CASES: list[tuple[type[nn.Module], float, str, str, str, str]] = [
-    (HalfNorm, 500.0, "16-true", "overflow", "aten.pow.Tensor_Scalar", "call .float() on what this line reads; or scale its input down, and undo this later"),
+    (HalfNorm, 500.0, "16-true", "overflow", "aten.pow.Tensor_Scalar",
+     "call .float() on what this line reads; or scale its input down, and undo this later"),
     (Rotated, 1.0, "bf16-true", "integer-rounding", "aten._to_copy.default",
      "leave out this cast: keep whole numbers in torch.long or float32 until they have been multiplied by a step or looked up"),
     (Guarded, 1.0, "16-true", "vanished-constant", "aten.clamp_min.default",
-     "give a constant that float16 holds (at least 6e-08); or call .float() on what this line reads"),
+     "give a constant that float16 holds (at least 6e-05); or call .float() on what this line reads"),
     (Logits, 2.0, "16-mixed", "overflow", "aten.mm.default",
      "run this line with torch.autocast(..., enabled=False) and .float() on what it reads; or scale its input down, and undo this later"),
 ]  # fmt: skip

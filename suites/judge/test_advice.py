@@ -105,7 +105,8 @@ def test_a_logarithm_beside_another_number_than_one_gets_no_form() -> None:
 
 
 def test_a_sum_is_given_its_dtype() -> None:
-    assert first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1)).remedy == "pass dtype=torch.float32 to sum; or scale its input down, and undo this later"
+    found = first(lambda: (60 * uniform(4, 4000)).to(HALF).sum(-1))
+    assert found.remedy == "pass dtype=torch.float32 to sum; or scale its input down, and undo this later"
     for name in sorted(ops.WIDENED):
         packets = [getattr(torch.ops.aten, each) for each in {name, name.strip("_")}]
         schemas = [getattr(packet, overload)._schema for packet in packets for overload in packet.overloads()]
@@ -142,6 +143,30 @@ def test_the_line_that_made_it_low_is_named() -> None:
     assert found.rule == "overflow"
     path, _, line = found.source.rpartition(":")
     assert found.remedy == f"stay in float32 from {path}:{int(line) - 1} on; or scale its input down, and undo this later"
+
+
+def test_no_factor_goes_through_an_exponential() -> None:
+    """A part of x has no part of exp(x), so scaling is no cure. Where float32 overflows too, no wider format is one."""
+    remedies = [first(lambda scale=scale: (scale * (1 + uniform(64))).to(HALF).exp()).remedy for scale in (20.0, 80.0)]
+    assert remedies == ["stay in float32 on this line", "rewrite the formula: float32 overflows here too"]
+
+
+def test_a_draw_has_no_input_to_scale() -> None:
+    def noise() -> Tensor:
+        torch.manual_seed(0)
+        return -torch.log(torch.rand(4000, dtype=LOW))
+
+    assert first(noise).remedy == "do not create it in bfloat16"
+
+
+def test_the_gradient_of_a_small_number_is_scaled_by_the_loss() -> None:
+    def steep() -> Tensor:
+        x = (1e4 * uniform(64)).to(HALF).requires_grad_()
+        (10 * x.float().square()).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    assert first(steep).remedy.endswith("; or scale the loss down, and undo this in the gradients")
 
 
 def test_a_line_that_casts_and_computes_is_told_to_stay_wide() -> None:

@@ -87,3 +87,15 @@ def test_what_is_no_model_is_refused_at_the_call(given, found):
 def test_copied_attributes_do_not_recurse():
     with quiet():
         assert not hasattr(precheck.watch(), "__len__")
+
+
+def test_a_report_that_is_read_within_its_block_does_not_look_like_a_pass() -> None:
+    with precheck.watch() as report:
+        kept = torch.arange(300).to(torch.bfloat16).sin()
+        early = report.summary()
+        with pytest.raises(RuntimeError, match="use its report after the block"):
+            report.raise_for_errors()
+    assert kept.numel()
+    assert early.startswith("nothing is judged yet: the block of watch() has not ended")
+    assert [each.rule for each in report.errors] == ["integer-rounding"]
+    assert "open" not in report.facts

@@ -73,6 +73,48 @@ def test_inf_and_nan_that_are_left_out_are_healthy(loss: Callable[[torch.Tensor]
     assert not learned(loss)
 
 
+def given(numbers: torch.Tensor, *, trains: bool = True) -> list[Finding]:
+    """What is told of a layer that gets these numbers, of which one row is left out of the loss by `where` if it has none."""
+    layer = nn.Linear(4, 1)
+    with precheck.watch() as report:
+        low = numbers.to(LOW)
+        low = low if trains else torch.where(low.isnan(), 0, low)
+        layer(low.float()).square().mean().backward()
+    return report.findings
+
+
+def test_nan_that_the_block_was_given_is_told_where_it_is_read() -> None:
+    missing = torch.ones(6, 4).index_fill(0, torch.tensor(2), torch.nan)
+    (found,) = given(missing)
+    assert (found.rule, found.severity, found.op) == ("nan", "warning", "aten._to_copy.default")
+    assert "what is read here has NaN already" in found.message
+    assert found.remedy.startswith("take the NaN out first, by torch.nan_to_num")
+    assert not given(missing, trains=False)
+    assert not given(torch.ones(6, 4))
+
+
+def test_a_result_with_nan_that_was_given_is_a_note() -> None:
+    missing = torch.ones(6, 4).index_fill(0, torch.tensor(2), torch.nan)
+    with precheck.watch() as report:
+        held = missing.to(LOW) * 2
+    assert held.numel()
+    assert [(each.rule, each.severity) for each in report.findings] == [("nan", "note")]
+
+
+class Centred(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        low = (x * 0).to(LOW)
+        return x * (low / low.norm())
+
+
+def test_measure_names_the_op_too() -> None:
+    layers = nn.Sequential(nn.Linear(4, 4), Centred())
+    (found,) = precheck.measure(layers, torch.randn(6, 4), loss=lambda out: out.square().mean()).findings
+    assert (found.rule, found.severity, found.op) == ("nan", "warning", "aten.div.Tensor")
+    assert found.message.endswith("it comes from Inf or NaN that is made of finite numbers here; the check is inconclusive")
+    assert found.source.endswith(f"test_undefined_losses.py:{Centred.forward.__code__.co_firstlineno + 2}")
+
+
 def test_an_overflow_of_the_format_explains_the_loss() -> None:
     def far(guess: torch.Tensor) -> torch.Tensor:
         large = (guess.abs() + 1).to(torch.float16) * 60000

@@ -53,16 +53,10 @@ class NotANumber(Rule):
         lost = part.observation.undefined
         if lost is not None:
             wide, kind = "float64" if part.observation.exact else "float32", "NaN" if lost.nan else "Inf"
-            where, advice, severity = "where it is made of finite numbers is not known", _SEEK, "warning"
-            if lost.operation.given_nan:
-                where, advice = "what is read here has NaN already", _REMOVE
-                severity = "note" if lost.what == "result" else "warning"  # NaN may stand for missing data
-            elif lost.operation.breaks and lost.operation.base in ops.EXPONENTIALS:
-                where, advice = f"an exponential of finite numbers is beyond {wide} here", _BELOW
-            elif lost.operation.breaks:
-                where, advice = "it comes from Inf or NaN that is made of finite numbers here", _BOUND
+            where, advice = _origin(lost.operation, wide)
+            missing = lost.operation.given_nan and lost.what == "result"  # which NaN may stand for in data
             text = f"the {lost.what} is {kind} in {wide} too, in step {lost.step}: {where}"
-            yield UndefinedLoss("nan", lost.operation, text, 1, 0, severity, advice=advice)
+            yield UndefinedLoss("nan", lost.operation, text, 1, 0, "note" if missing else "warning", advice=advice)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
         """Inf and NaN for which a format is at fault explain a loss that the reference has lost too. That steps were skipped for it says as much."""
@@ -88,6 +82,17 @@ class NotANumber(Rule):
                 text = f"{what}{_since(record, run.reference)}: the check is inconclusive"
                 yield Finding("nan", "warning", text, step=record.step, tensor=record.name, advice=cure)
                 return
+
+
+def _origin(operation: Operation, wide: str) -> tuple[str, str]:
+    """Where Inf or NaN of both sides comes from, and what to do."""
+    if operation.given_nan:
+        return "what is read here has NaN already", _REMOVE
+    if operation.breaks and operation.base in ops.EXPONENTIALS:
+        return f"an exponential of finite numbers is beyond {wide} here", _BELOW
+    if operation.breaks:
+        return "it comes from Inf or NaN that is made of finite numbers here", _BOUND
+    return "where it is made of finite numbers is not known", _SEEK
 
 
 def _since(record: Record, reference: Trace) -> str:

@@ -18,6 +18,7 @@ from precheck.analysis.unrepresentable.zeros import Missed
 from precheck.observe.shadow.op_notes import LostBound
 from precheck.observe.shadow.operations import Operation
 from precheck.rules.advice import widened
+from precheck.rules.better_forms import better_form, later
 from precheck.rules.rule import Candidate, Rule, repeated
 from precheck.words import digits
 
@@ -58,8 +59,12 @@ class VanishedConstant(Rule):
         if candidate.operation.in_optimizer:  # as a rule its squares of gradients vanish too, and no eps makes up for that
             return widened(candidate.operation, wide)
         held = formats.of_dtype(made.dtype)
+        steep = any(reader.base in ops.RECIPROCALS | ops.LOGARITHMS for reader in later(candidate.operation, readers, 1))
+        least = held.min_normal if steep else held.min_subnormal  # the result or the gradient grows to 1 / constant, which has to be finite
         added = f", or {held.unit_roundoff:.0e} of what it is added to" if candidate.operation.base in ops.ADDITIONS else ""
-        return f"give a constant that {made.dtype} holds (at least {held.min_subnormal:.0e}{added}); or {widened(candidate.operation, wide)}"
+        formula = next((better_form(each.maker, readers) for each in candidate.operation.inputs if each.maker is not None), "")
+        ways = formula, f"give a constant that {made.dtype} holds (at least {least:.0e}{added})", widened(candidate.operation, wide)
+        return "; or ".join(filter(None, ways))
 
     def own_error(self, fact: OwnError) -> str:
         number, held = coarse_number(fact.operation) or (0.0, 0.0)

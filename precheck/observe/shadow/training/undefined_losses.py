@@ -100,7 +100,8 @@ def _lost(tensor: torch.Tensor) -> bool:
 
 
 def _origin(last: Operation, through: bool) -> Operation | None:
-    """The nearest op before that made Inf or NaN of finite numbers, or was given NaN. `through`: also behind ops that leave numbers out, as `where` does."""
+    """The nearest op before that made Inf or NaN of finite numbers, or was given NaN. `through`: also behind ops that leave numbers
+    out, as `where` does."""
     reached, waiting = {last}, [last]
     for operation in waiting:
         if operation.breaks or operation.given_nan:
