@@ -249,7 +249,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
         held = [each for link in found.values() if any(_within(one, name) for one in link.others) for each in link.models]
         if name and held and name not in modules and (name not in reordered or len(set(map(_owner, held))) > 1):  # not a layer for a layer
             start = next((modules[each] for each in theirs if modules.get(each) and _owner(each) == name), held[0])
-            modules |= {name: each for each in (_holder(name, start, found),) if each in ours}
+            modules.update((name, each) for each in (_holder(name, start, found),) if each in ours)
     for name in (each for each in owned if each and each not in reordered):
         below = _named_below(name, modules.get(_owner(name)), found)
         if below is not None and below in ours and (name not in modules or _within(modules[name], below)):
