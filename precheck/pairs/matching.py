@@ -224,8 +224,7 @@ def _owners(found: Mapping[str, Link]) -> dict[str, str]:
 def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str], found: Mapping[str, Link]) -> dict[str, str]:
     """Matches modules by the user's mapping, by identity, by their weights, by name. Then those that hold exactly the same weights."""
     ours, theirs = dict(model.named_modules()), dict(other.named_modules())
-    known = {id(module): name for name, module in ours.items()}
-    owners, modules = _owners(found), {"": ""}
+    known, owners, modules = {id(module): name for name, module in ours.items()}, _owners(found), {"": ""}
     reordered = {_owner(each) for link in found.values() if link.order is not None for each in link.others}
     plain: dict[str, str] = {users_name(name): name for name in ours}  # of two, the code that was compiled
     for name, module in theirs.items():
@@ -249,7 +248,8 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
         held = [each for link in found.values() if any(_within(one, name) for one in link.others) for each in link.models]
         if name and held and name not in modules and (name not in reordered or len(set(map(_owner, held))) > 1):  # not a layer for a layer
             start = next((modules[each] for each in theirs if modules.get(each) and _owner(each) == name), held[0])
-            modules.update((name, each) for each in (_holder(name, start, found),) if each in ours)
+            if (holder := _holder(name, start, found)) is not None and holder in ours:
+                modules[name] = holder
     for name in (each for each in owned if each and each not in reordered):
         below = _named_below(name, modules.get(_owner(name)), found)
         if below is not None and below in ours and (name not in modules or _within(modules[name], below)):
@@ -297,4 +297,4 @@ def _names(module: torch.nn.Module) -> list[str]:
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "") if names else "no parts with names"
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "") or "no parts with names"
