@@ -53,7 +53,8 @@ PLACED = (
     "blenderbot with kept keys/no norm of what was read", "blenderbot with kept keys/norms exchanged", "blenderbot with kept keys/keys are forgotten",
     "mobilenet with channels last/the largest for the mean", "granite in an engine/logits multiplied",
     "distilbert with axes for heads/tanh for gelu",
-    "a port of neox/a slope by tanh", "mpt in an engine/the first slopes", "segformer by its first code/a stage without its norm", "gemma 3 in an engine/one added twice",
+    "a port of neox/a slope by tanh",
+    "mpt in an engine/the first slopes", "segformer by its first code/a stage without its norm", "gemma 3 in an engine/one added twice",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
 tensor that a block makes up for, a recording, an input that `model` has nowhere, weights of another form,
