@@ -196,7 +196,7 @@ def workers(first: bool, dtype: torch.dtype = HALF) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("blocks-of-a-long-file", "mkxp-z/mkxp-z#130", ("integer-rounding", "amplified-rounding", "cancellation"), "aten._to_copy.default",
+    Bug("blocks-of-a-long-file", "mkxp-z/mkxp-z#130", ("integer-rounding", "amplified-rounding", "cancellation"), "aten.mul.Tensor",
         lambda: long_file(SINGLE), lambda: long_file(DOUBLE), precision="32-true"),
     Bug("wave-of-a-table", "ttm/music#102", ("integer-rounding", "absorption", "amplified-rounding", "accumulated-drift"), "aten.add.Tensor",
         lambda: wave(False), lambda: wave(True), precision="32-true"),

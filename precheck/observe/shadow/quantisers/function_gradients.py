@@ -14,6 +14,7 @@ import functools
 import itertools
 import math
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
 COARSE = 0.25
 """Relative distance of a forward result from the product. Rounding both operands to four bits makes 0.2, and another function is further off."""
 REGISTER = torch.Tensor.register_hook
-FUNCTIONS: Any = torch.autograd.Function.__mro__[1]
-"""The class whose `apply` that of each Function calls."""
+FUNCTIONS: Any = torch.autograd.Function.__mro__[1 if isinstance(torch.autograd.Function.apply, types.MethodType) else 0]
+"""The class whose `apply` each Function calls. Up to torch 2.14 `Function.apply` is Python's and calls that of the class above it, so that one that
+was bound to a name before is followed too. From 2.15 on it is C's own, and only one that is looked up within the block is followed."""
+APPLY: Any = FUNCTIONS.__dict__.get("apply")
+"""What that class has itself, and not from the class above it."""
 REMEMBERED = 8
 """Roundings that are remembered of each number of elements, since a weight may have been rounded before."""
 ALIKE = 0.02
@@ -93,8 +97,7 @@ class FunctionGradients:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, each Function of this thread is followed, those too whose `apply` was bound to a name before, and each hook of a tensor that is
-        registered here."""
+        """Inside, each Function of this thread is followed, and each hook of a tensor that is registered here."""
         with _lock:
             _watching.append(self)
             FUNCTIONS.apply, torch.Tensor.register_hook = classmethod(_applied), _hooked  # type: ignore[method-assign]
@@ -103,7 +106,9 @@ class FunctionGradients:
         finally:
             with _lock:
                 _watching.remove(self)
-                if not _watching:
+                if not _watching and APPLY is not None:
+                    FUNCTIONS.apply = APPLY
+                elif not _watching:
                     del FUNCTIONS.apply
                     torch.Tensor.register_hook = REGISTER  # type: ignore[method-assign]
 
@@ -248,11 +253,11 @@ _lock = threading.Lock()
 _watching: list[FunctionGradients] = []
 
 
-def _applied(cls: Any, *args: Any) -> Any:
+def _applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """What `apply` of each Function calls while a block is watched."""
-    call: Callable[[], Any] = functools.partial(super(FUNCTIONS, cls).apply, *args)
+    call: Callable[[], Any] = functools.partial(super(FUNCTIONS, cls).apply, *args, **kwargs)
     for each in [each for each in _watching if each.codes.mode in active_modes()]:
-        call = functools.partial(each.applied, call, args)
+        call = functools.partial(each.applied, call, (*args, *kwargs.values()))
     return call()
 
 
