@@ -81,7 +81,7 @@ class Trace:
     even: set[str] = field(default_factory=set)  # records for which a sample is as good as the whole, if this was tested
     aged: dict[str, tuple[float, int]] = field(default_factory=dict)  # low weights: share that arrives with the optimizer alone, and steps
     steps: Counter[Step] = field(default_factory=Counter)  # the ops of the run, if they were counted
-    files: set[str] | None = None  # those of the code that ran, without torch's and precheck's; None: unknown
+    files: set[str] | None = None  # those of the code that ran, without torch's, precheck's and Python's; None: unknown
     optimizer: str = ""  # "AdamW lr=0.001 betas=(0.9, 0.999) ..."
 
     def add(self, record: Record) -> None:

@@ -214,7 +214,7 @@ def test_broken(watch_precision):
 def test_an_error_of_the_user_s_is_shown_without_our_frames(pytester: pytest.Pytester, project: Project, breaks: str, says: str) -> None:
     project(f"BREAKS = {breaks!r}", BROKEN, record=False)
     shown = pytester.runpytest_inprocess("--precision=bf16").stdout.str()
-    assert f"RuntimeError: {says}" in shown
+    assert any("RuntimeError: " in line and says in line for line in shown.splitlines())
     assert "precheck/observe" not in shown.replace("\\", "/")
     assert "scaler-order" not in shown
 

@@ -26,8 +26,8 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a run has given. `files` are those of the code that its forward pass and its loss have run, without torch's and precheck's. `draws` says
-    whether it recorded random draws. Then dropout ran the substitute of `kernel_fixes`, as it does where decisions are recorded."""
+    """What a run has given. `files` are those of the code that its forward pass and its loss have run, without torch's, precheck's and Python's.
+    `draws` says whether it recorded random draws. Then dropout ran the substitute of `kernel_fixes`, as it does where decisions are recorded."""
 
     digest: str
     files: frozenset[str]

@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import sys
+import sysconfig
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +30,7 @@ from precheck.torch_support.dense_parts import holds_numbers
 if TYPE_CHECKING:
     from precheck.observe.recording.module_hooks import Position
 
+_LIBRARY = sysconfig.get_path("stdlib")
 _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -57,7 +61,7 @@ class Functions:
                 yield
         finally:
             ran = {code.co_filename for _, code in self.kinds.values()}
-            self.recorder.trace.files = {each for each in ran if KINDS[each] in ("user", "installed")}
+            self.recorder.trace.files = {each for each in ran if KINDS[each] in ("user", "installed") and not _of_python(each)}
             self.stack.clear()
             self.made.clear()
 
@@ -114,3 +118,9 @@ def _place(code: CodeType) -> tuple[str, int, int]:
     """The file of a function, and its first and last line."""
     lines = [line for _, _, line in code.co_lines() if line]
     return code.co_filename, code.co_firstlineno, max(lines, default=code.co_firstlineno)
+
+
+def _of_python(path: str) -> bool:
+    """Whether it is a file of Python's own library, which changes with Python's version alone. Packages lie in a folder of the same one."""
+    file = Path(path)
+    return file.is_relative_to(_LIBRARY) and file.relative_to(_LIBRARY).parts[0].removesuffix(".py") in sys.stdlib_module_names

@@ -141,7 +141,7 @@ def ratios(aligned: bool) -> torch.Tensor:
 BUGS = (
     Bug("keys-that-have-grown", "stanford-crfm/mistral#67", ("overflow",), "aten.mm.default",
         lambda: attended(upcast=False), lambda: attended(upcast=True)),
-    Bug("word-that-ends-a-text", "QwenLM/Qwen#32", ("overflow", "nan"), "aten._to_copy.default",
+    Bug("word-that-ends-a-text", "QwenLM/Qwen#32", ("overflow", "nan"), "aten._to_copy.default or aten.fill_.Scalar",
         lambda: ended(2.0**30), lambda: ended(2.0**15)),
     Bug("texts-without-words", "monatis/ggmlc#13", ("overflow", "nan"), "aten._to_copy.default",
         lambda: padded(-1e9), lambda: padded(-1e4)),
