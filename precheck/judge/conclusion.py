@@ -112,9 +112,12 @@ def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> se
 
 
 def _made_undefined(finding: Finding, candidates: list[Candidate]) -> Finding:
-    """A warning of a loss that the reference has lost too, as the op words it that is known to make the loss so."""
-    made = next((each for each in candidates if isinstance(each, UndefinedLoss) and each.known), None)
-    return finding if made is None else dataclasses.replace(finding_of(made), message=f"{finding_of(made).message}; the check is inconclusive")
+    """A warning of a loss that the reference has lost too, as the op words it that is known to make the loss so. A cure that names what was given
+    stays."""
+    made = next((finding_of(each) for each in candidates if isinstance(each, UndefinedLoss) and each.known), None)
+    if made is None:
+        return finding
+    return dataclasses.replace(made, message=f"{made.message}; the check is inconclusive", advice=finding.advice or made.advice)
 
 
 def with_cause(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -79,9 +80,9 @@ def otherwise(bench: Bench, judged: Judged) -> str:
     """The way of rounding to integers that explains the candidate's result, in words, or ""."""
     if judged.outcome is None or judged.reference is None:
         return ""
-    for words, other in CUTS.items():
+    for steps, (words, other) in itertools.product(((0.0,), (0.0, BESIDE, -BESIDE)), CUTS.items()):  # an exact explanation comes first
         made = []
-        for step in (0.0, BESIDE, -BESIDE):
+        for step in steps:
             mode = _Cut(lambda x, other=other, step=step: other(x + step * x))  # type: ignore[misc]
             made.append(bench.under(mode, judged.trial))
             if not mode.changed or made[-1].error is not None:

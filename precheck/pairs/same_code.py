@@ -129,12 +129,15 @@ def siblings(model: torch.nn.Module, module: str) -> list[str]:
 def _held_weights(comparison: Comparison, module: str, owner: str) -> dict[str, Link]:
     """For each weight in a part of `owner`, of which weights of model's it is made, in which form and order."""
     links = comparison.matching.links
-    around = [name.split(".") for link in links if any(name.startswith(f"{owner}.") for name in link.others) for name in link.models]
-    common = sum(1 for each in zip(*around, strict=False) if len(set(each)) == 1)
+    holder = comparison.matching.modules.get(owner)
+    common = len(holder.split(".")) if holder else 0
+    if holder is None:  # then by what the weights' names have in common, but for their last parts
+        around = [name.split(".")[:-1] for link in links if any(name.startswith(f"{owner}.") for name in link.others) for name in link.models]
+        common = sum(1 for each in zip(*around, strict=False) if len(set(each)) == 1)
     found: dict[str, Link] = {}
     for link in links:
         models = tuple(".".join(name.split(".")[common:]) for name in link.models)
-        others = tuple(name.removeprefix(f"{owner}.") for name in link.others)
+        others = tuple(name.removeprefix(f"{owner}.") if name.startswith(f"{owner}.") else "" for name in link.others)
         for name in link.others:
             if name.startswith(f"{module}."):
                 found[name.removeprefix(f"{owner}.")] = dataclasses.replace(link, others=others, models=models)

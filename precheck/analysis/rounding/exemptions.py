@@ -137,7 +137,7 @@ def _numbered(value: Value, readers: Readers) -> bool:
 @exempts(
     "cancellation", "amplified-rounding", "underflow", "accumulated-drift",
     reason="beside the number that is added to it its error is negligible; a number that is only compared is a decision, which has a rule of its own",
-    needed_by=("nine_hundred_terms", "certain_gate"),
+    needed_by=("certain_gate",),
 )  # fmt: skip
 def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small number to which something large is added, or that is only compared. A weight does not outweigh a step without a digit."""
@@ -202,7 +202,7 @@ def abated(cause: Operation | None, value: Value) -> bool:
 @exempts(
     "amplified-rounding", "cancellation", "accumulated-drift",
     reason="a small difference of wide numbers has the relative error of its inputs, amplified, and so has everything that is made from it",
-    needed_by=("textbook_compensation",),
+    needed_by=("steps-of-a-series (mended)",),
 )  # fmt: skip
 def small_difference() -> bool:
     """Values made from a difference or reduction that amplifies an error at least eight times, and too little for a finding."""
