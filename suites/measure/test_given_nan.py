@@ -71,8 +71,8 @@ def test_where_no_result_is_nan_nothing_is_said(made: Callable[[], nn.Module]) -
     ("made", "given", "said", "cure"),
     [
         (model, inputs(), "the loss is NaN in float32 too, in step 1: what is read here has NaN already", "take the NaN out of inputs first, by"),
-        (lambda: model(spoiled=True), inputs(None), "in step 1: what is read here has NaN already", "take the NaN out of 2.bias first, by loading or init"),
-        (lambda: nn.Linear(8, 4), inputs() * torch.inf, "in step 1: what is read here has NaN already", "take the NaN out of inputs first, by torch.nan_to"),
+        (lambda: model(spoiled=True), inputs(None), "in step 1: what is read here has NaN", "take the NaN out of 2.bias first, by loading"),
+        (lambda: nn.Linear(8, 4), inputs() * torch.inf, "in step 1: what is read here has NaN", "take the NaN out of inputs first, by"),
         (model, inputs(None) * 3e38, "and output of module 1 before it", "make the float32 run finite first: look for Inf - Inf"),
     ],
     ids=["inputs", "weight", "one layer", "beyond float32"],

@@ -17,7 +17,7 @@ from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, absolute_error, effective_roundoff, fills_constant, rounded_bound
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
-from precheck.analysis.rounding.exemptions import Exempting, beneath_all, outweighed, small, small_difference
+from precheck.analysis.rounding.exemptions import Exempting, beneath_all, outweighed, small
 from precheck.analysis.rounding.function_errors import Calls, OwnError
 from precheck.analysis.rounding.function_limits import ROUNDED
 from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings
@@ -215,7 +215,7 @@ class Errors:
             explained_by = () if fact.healed else (fact,)  # what is made good explains nothing that follows from it
             self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
         elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
-            self.small_differences.update({value} if small_difference() else ())
+            self.small_differences.add(value)  # a small difference has the error of its inputs, amplified, and so has all that is made from it
 
     def _judge_after_difference(self, operation: Operation, value: Value) -> None:
         """Judges a steep function of a small difference. What both lose together is not excused by what the difference has lost."""

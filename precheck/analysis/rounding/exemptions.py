@@ -197,13 +197,3 @@ def abated(cause: Operation | None, value: Value) -> bool:
             return any(map(drift, set.intersection(*(causes.ancestors([term]) for term in terms))))
         maker = terms[0].maker if len(terms) == 1 else None
     return False
-
-
-@exempts(
-    "amplified-rounding", "cancellation", "accumulated-drift",
-    reason="a small difference of wide numbers has the relative error of its inputs, amplified, and so has everything that is made from it",
-    needed_by=("steps-of-a-series (mended)",),
-)  # fmt: skip
-def small_difference() -> bool:
-    """Values made from a difference or reduction that amplifies an error at least eight times, and too little for a finding."""
-    return True

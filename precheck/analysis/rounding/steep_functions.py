@@ -90,7 +90,7 @@ class Steepness:
         Amplifications multiply, as those of two differences do (`differences.amplified_in_all`). A difference that loses three bits is what correct
         code has, and so is a function that loses three. Together they lose five bits or more of what one line has stored. That line is blamed if it
         made three quarters of the square: without it the error is at most half as large. The difference is stored low. A small difference in float32,
-        of what low weights have made, is as exact as its terms, and so is what follows (`exemptions.small_difference`).
+        of what low weights have made, is as exact as its terms, and so is what follows (`Errors.small_differences`).
         """
         line = operation.name, operation.blamed
         if value.dead < DEAD or not _steep(operation, value) or not self.attempts.due(line):
