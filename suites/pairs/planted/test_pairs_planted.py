@@ -70,8 +70,8 @@ a tensor of another size than in a right block, a square picture with channels l
 one module."""
 TRIED = list(dict.fromkeys([*TRIED, *COMPILED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
-    "keys of a donor/keys handed on before they are turned": "A layer returns its result, which is right, and keys, which are not. Since 28 November the "
-    "code around the layers is named, where the keys are read, and no longer the layer that made them.",
+    "keys of a donor/keys handed on before they are turned": "A layer returns its result, which is right, and keys, which are "
+    "not. Since 28 November the code around the layers is named, where the keys are read, and no longer the layer that made them.",
     "gpt/eps in a function": "Rows have a variance of about ten, so that 1e-6 for 1e-5 changes results by 4.5e-7 of their norm. That is what two "
     "float32 roundings of a table or a weight change, and one of two healthy models may have rounded a table. 64-true finds it.",
     "vit/rows and columns of patches swapped": "All numbers are right and in another order, so the module that has it is not told from its parent.",
