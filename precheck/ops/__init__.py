@@ -213,6 +213,8 @@ EMPTY = where(lambda op: op.kind is Kind.FACTORY and not op.constant)
 """Factories of uninitialised tensors."""
 HIDDEN_WRITES = {name: row.hidden_writes for name, row in REGISTRY.items() if row.hidden_writes}
 """Places of arguments that kernels write although their schemas do not declare it: running statistics."""
+UNWRITTEN = {name: row.unwritten for name, row in REGISTRY.items() if row.unwritten}
+"""Places of results that kernels write only in part, for their own derivative."""
 PAYLOADS = where(lambda op: op.workspace == "payload")
 """Kernels that pass a workspace to their own derivative."""
 PACKED = where(lambda op: op.workspace == "packed")

@@ -12,6 +12,7 @@ _LOSSES = (
     *each("mse_loss l1_loss smooth_l1_loss huber_loss", OpSpec("", Kind.LOSS, subtracts=True)),
     *each("nll_loss_forward nll_loss2d_forward", OpSpec("", Kind.LOSS, linear="ab")),
     OpSpec("binary_cross_entropy", Kind.LOSS),
+    OpSpec("_ctc_loss", Kind.LOG_SUM, unwritten=(1,)),
 )
 
 _ATTENTION = [f"_scaled_dot_product_{kernel}" for kernel in ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")]

@@ -106,6 +106,7 @@ class OpSpec:
     masks: on one side of that threshold the derivative is zero.
     thresholds: the thresholds of a derivative that is not constant on each side.
     hidden_writes: places of arguments that the kernel writes although its schema does not declare it.
+    unwritten: places of results of which the kernel writes only a part. The rest is what was in memory.
     workspace: "payload" if the kernel passes a workspace to its derivative, "packed" if its weights are packed as well.
     vectors: for results that hold vectors of arbitrary sign, their place and the dimension along which a vector lies.
     across: for a collective, whether the ranks' numbers are combined ("sums") or passed on ("copies").
@@ -140,6 +141,7 @@ class OpSpec:
     masks: bool = False
     thresholds: tuple[float, ...] = ()
     hidden_writes: tuple[int, ...] = ()
+    unwritten: tuple[int, ...] = ()
     workspace: Literal["", "payload", "packed"] = ""
     vectors: tuple[tuple[int, int], ...] = ()
     across: Literal["", "sums", "copies"] = ""

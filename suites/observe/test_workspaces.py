@@ -1,4 +1,4 @@
-"""Bytes that a kernel leaves for its derivative: each run in another precision has its own, since a kernel trusts their length."""
+"""What a kernel leaves for its derivative: bytes, of which each run in another precision has its own, and numbers that are written only in part."""
 
 from __future__ import annotations
 
@@ -50,3 +50,20 @@ def test_a_backward_kernel_in_float32_gets_a_workspace_of_float32(monkeypatch: p
     assert len(lengths["mkldnn_rnn_layer_backward"]) >= 2, "the disturbed numbers were not followed"
     assert set(lengths["mkldnn_rnn_layer_backward"]) == set(lengths["mkldnn_rnn_layer"])
     assert not any("rnn" in name for name in report.facts.get("opaque", {}))
+
+
+def test_what_a_kernel_left_unwritten_is_not_compared() -> None:
+    """CTC's second result is for its derivative: where a target is shorter than the longest, it holds what was in memory. The drift of the loss was
+    told as 1e6 by chance."""
+    torch.manual_seed(0)
+    logits, targets, lengths = torch.randn(30, 4, 12), torch.arange(28).view(4, 7) % 11 + 1, (torch.full((4,), 30), torch.tensor([7, 3, 5, 6]))
+
+    def losses(given: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.nn.functional.ctc_loss(given.float().log_softmax(-1), targets, *lengths, reduction="none")
+        return made
+
+    with precheck.watch() as report:
+        low = losses(logits.bfloat16())
+    row = next(row for row in report.ops if "ctc" in row.op)
+    right = losses(logits)
+    assert row.drift == pytest.approx(float((low - right).norm() / right.norm()), rel=1e-3)

@@ -202,6 +202,19 @@ def test_hidden_writes_are_hidden_and_are_writes() -> None:
     assert float(mean.abs().min()) > 1
 
 
+def test_unwritten_results_are_written_in_part(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+    """torch fills memory with NaN before a kernel gets it, if it is asked to."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    for name, places in ops.UNWRITTEN.items():
+        torch.use_deterministic_algorithms(True)
+        try:
+            results = calls[name][0].raw()
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert tuple(place for place, result in enumerate(results) if result.isnan().any()) == places
+        assert not any(result.isnan().all() for result in results)
+
+
 def test_vectors_lie_along_the_dimension_of_their_row() -> None:
     x = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for (name, place), dim in ops.VECTORS.items():

@@ -134,8 +134,10 @@ def _more() -> dict[str, list[tuple[Any, ...]]]:
         "normal_functional": [(aten.normal_functional.default, x)],
         "slice_scatter": [(aten.slice_scatter.default, x, y[:, 1:3], 1, 1, 3)],
         "zero": [(aten.zero.default, x)],
+        "_ctc_loss": [(aten._ctc_loss.Tensor, torch.zeros(6, 2, 4, dtype=torch.float64).log_softmax(-1), torch.ones(2, 2, dtype=torch.long),
+                       torch.tensor([6, 6]), torch.tensor([2, 1]))],
         "_scaled_dot_product_flash_attention_for_cpu": [(aten._scaled_dot_product_flash_attention_for_cpu.default, *query)],
-    }
+    }  # fmt: skip
 
 
 def _run(entry: Any, found: Calls) -> None:

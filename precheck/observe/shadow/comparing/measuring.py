@@ -84,6 +84,8 @@ def suspicious(operation: Operation, value: Value) -> bool:
 def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, place: int) -> None:
     """Fills in the value of output number `place` of a call."""
     operation, inputs = call.operation, call.inputs
+    if place in ops.UNWRITTEN.get(call.plan.base, ()):
+        return
     if call.plan.packet.startswith("_amp_"):  # the scaler's own arithmetic: it keeps Inf and NaN
         before = next((source for tensor, source in zip(call.floats, inputs, strict=True) if tensor is output), None)
         if before is not None:
