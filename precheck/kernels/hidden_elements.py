@@ -46,7 +46,7 @@ class _Shown(Exact):
 
 def explains(bench: Bench, judged: Judged) -> str:
     """The explanation in words, or ""."""
-    name = judged.fault.subject if judged.fault is not None else ""
+    name = judged.subject
     got, found = judged.outcome.values.get(name) if judged.outcome is not None else None, judged.distances.get(name)
     if got is None or found is None or found.wrong is None or not bool(found.wrong.any()) or not got.is_floating_point():
         return ""

@@ -105,11 +105,11 @@ def _nearest(got: torch.Tensor | None, others: list[torch.Tensor | None]) -> tor
 def beside(bench: Bench, judged: Judged) -> bool:
     """Whether wrong elements are what the reference gives a little beside these inputs, to one side or the other, as at a tie. Whole numbers are at
     a tie only if the reference rounds to them: a place of equal numbers is no tie."""
-    name = judged.fault.subject if judged.fault is not None else ""
-    got, wrong = judged.outcome.values.get(name) if judged.outcome else None, judged.distances[name].wrong if name in judged.distances else None
-    right = judged.reference.exact.values.get(name) if judged.reference else None
-    if got is None or right is None or wrong is None or not bool(wrong.any()) or got.is_complex():
+    name, pair = judged.subject, judged.results()
+    wrong = judged.distances[name].wrong if name in judged.distances else None
+    if pair is None or wrong is None or not bool(wrong.any()) or pair[0].is_complex():
         return False
+    got, right = pair
     if not got.is_floating_point() and not _rounds(bench, judged):
         return False
     made, generator, same = bench.make(judged.trial), torch.Generator(), torch.zeros_like(wrong)
@@ -140,19 +140,17 @@ def reason(bench: Bench, judged: Judged) -> str:
         return "intermediates in a lower format explain it"
     if kind == "lost" and loses(bench, judged):
         return "an intermediate becomes zero or Inf in a lower format"
-    if "gradient" in (judged.fault.subject if judged.fault is not None else "") or kind != "values":
+    if "gradient" in judged.subject or kind != "values":
         return ""
     return otherwise(bench, judged) or ("at ties it takes the other side" if beside(bench, judged) else "")
 
 
 def explains(bench: Bench, judged: Judged) -> bool:
     """Whether the error is a sum of the errors that rounding single ops of the reference makes. Whole numbers are all explained by one op, or not."""
-    name = judged.fault.subject if judged.fault else "output"
-    if judged.outcome is None or judged.reference is None:
+    name, pair = judged.subject, judged.results()
+    if pair is None or pair[1].is_complex() or pair[1].numel() < 32:
         return False
-    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
-    if got is None or right is None or right.is_complex() or right.numel() < 32 or got.shape != right.shape:
-        return False
+    got, right = pair
     if not right.is_floating_point():
         return any(made is not None and torch.equal(made, got) for made in _with_one_lower(bench, judged, name))
     error = _finite(got.double() - right)
@@ -161,12 +159,10 @@ def explains(bench: Bench, judged: Judged) -> bool:
 
 def loses(bench: Bench, judged: Judged) -> bool:
     """Whether the elements that are lost are those that the reference loses if one of its intermediates is in the format of the inputs."""
-    name = judged.fault.subject if judged.fault else "output"
-    if judged.outcome is None or judged.reference is None:
+    name, pair = judged.subject, judged.results()
+    if pair is None or not pair[1].is_floating_point():
         return False
-    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
-    if got is None or right is None or not right.is_floating_point() or got.shape != right.shape:
-        return False
+    got, right = pair
     lost = ~got.isfinite() & right.isfinite()
     for dtype in {leaf.tensor.dtype for leaf in bench.example.leaves} & set(LOW):
         for which in range(_MOST):

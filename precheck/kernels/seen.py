@@ -39,7 +39,7 @@ class _Hidden(Exact):
 def explains(bench: Bench, judged: Judged) -> str:
     """Where the reference with the candidate's mask gives the candidate's result, in words, or ""."""
     assert judged.reference is not None
-    name = judged.fault.subject if judged.fault is not None else ""
+    name = judged.subject
     got = judged.outcome.values.get(name) if judged.outcome is not None else None
     if got is None or got.dim() < 2:
         return ""

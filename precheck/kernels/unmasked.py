@@ -67,9 +67,8 @@ def masking(bench: Bench, judged: Judged) -> str:
             other = _with(made, place, plain)
             if (value.dtype is not torch.bool or _reads_as_much(bench, judged, made, other)) and bench.passes_on(judged.trial, other):
                 return f"where nothing is masked in {name}"
-        subject = judged.fault.subject if judged.fault else ""
         for ones in _ones(bench, judged, made, place):  # whose gradient nobody needs
-            if bench.passes_on(judged.trial, _with(made, place, ones), subject):
+            if bench.passes_on(judged.trial, _with(made, place, ones), judged.subject):
                 return f"where nothing is masked in {name}"
         for zero in _zero(value) if bounded else ():
             other = _with(made, place, zero)
