@@ -11,7 +11,7 @@ from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
 from precheck.kernels import contents, hidden_elements, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, thresholds
 from precheck.kernels.bench import QUICK, Bench
-from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of
+from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of, sums
 from precheck.kernels.replay import AGAIN, Replay
 from precheck.kernels.rounding_errors import PLENTY, RoundingErrors
 from precheck.kernels.running import SCALED
@@ -77,6 +77,8 @@ class Search:
             return Cause(AT_ONCE[judged.fault.kind])
         if judged.fault.distance is not None and judged.fault.distance.block == CUT_OFF:
             return Cause("kernel-rounding", "each number is the one below in size, and not the nearest")
+        if wrapped := lower_intermediates.wraps(judged):
+            return Cause("kernel-accumulation" if sums(self.bench, judged.trial) else "kernel-rounding", wrapped)
         self.bench.ladder, before, self.begun, self.perhaps = QUICK, self.bench.ladder, self.replay.work.done, None
         try:
             return self._found(judged)
@@ -246,15 +248,12 @@ class Search:
             return Cause("kernel-constant", "it gives the same whatever the inputs hold")
         if fault.kind in ("values", "lost") and self.rounding.explains(judged):
             return Cause("kernel-accumulation" if self.rounding.grows(judged) else "kernel-rounding")
-        lowered = lower_intermediates.reason(self.bench, judged)
-        if lowered:
+        if lowered := lower_intermediates.reason(self.bench, judged):
             return Cause("kernel-rounding", lowered)
         ways = () if fault.backward else (masks, seen, hidden_elements)
-        masked = next((words for each in ways if (words := each.explains(self.bench, judged))), "")
-        if masked:
+        if masked := next((words for each in ways if (words := each.explains(self.bench, judged))), ""):
             return Cause("kernel-mask", f"{masked} explains it")
-        mask = masking(self.bench, judged)
-        if mask:
+        if mask := masking(self.bench, judged):
             return Cause("kernel-mask", f"it is right {mask}")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", "the error grows with the number of terms")

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from precheck import ops
 from precheck.kernels import masks
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
@@ -38,6 +39,12 @@ def has_mask(bench: Bench, trial: Trial) -> bool:
         if mode.changed:
             return True
     return False
+
+
+def sums(bench: Bench, trial: Trial) -> bool:
+    """Whether the reference adds anything up."""
+    return any(ops.REGISTRY[name].kind in (ops.Kind.CONTRACTION, ops.Kind.REDUCTION, ops.Kind.RUNNING)
+               for name in bench.ops(trial) if name in ops.REGISTRY)  # fmt: skip
 
 
 def errors_of(judged: Judged, name: str) -> torch.Tensor | None:

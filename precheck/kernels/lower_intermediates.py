@@ -133,6 +133,20 @@ def _addresses(args: tuple[Any, ...]) -> set[int]:
     return {each.data_ptr() for each in args if isinstance(each, torch.Tensor)}
 
 
+def wraps(judged: Judged) -> str:
+    """How many bits whole numbers have in the candidate, in words: each that is outside of their range is off by a multiple of it, and no other."""
+    pair, wrong = judged.results(), judged.distances[judged.subject].wrong if judged.subject in judged.distances else None
+    if pair is None or wrong is None or not bool(wrong.any()) or pair[1].is_floating_point() or pair[1].is_complex():
+        return ""
+    got, right = (each.double() for each in pair)
+    for bits in (8, 16, 32):
+        range_ = 2.0**bits
+        outside = ((right < -range_ / 2) | (right >= range_ / 2), (right < 0) | (right >= range_))  # with a sign, and without one
+        if bool(((got - right) % range_ == 0).all()) and any(torch.equal(each, wrong) for each in outside):
+            return f"whole numbers have {bits} bits and wrap around"
+    return ""
+
+
 def reason(bench: Bench, judged: Judged) -> str:
     """How an intermediate in a lower format explains the fault, in words, or ""."""
     kind = judged.fault.kind if judged.fault is not None else ""

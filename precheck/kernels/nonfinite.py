@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,31 +12,15 @@ from precheck.kernels.dependence import Dependence
 from precheck.kernels.running import Outcome
 from precheck.kernels.trial_result import Fault, Judged, Reference
 from precheck.kernels.trials import Made, Trial
-from precheck.observe.exact import Exact
-from precheck.ops import base_name
 from precheck.words import counted
 
 if TYPE_CHECKING:
     from precheck.kernels.bench import Bench
 
 
-class _Named(Exact):
-    """float64, noting the names of ops."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        self.names.add(base_name(func.overloadpacket.__name__))
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
 def leaves_out(bench: Bench, trial: Trial) -> bool:
     """Whether the reference has an op that leaves out NaN. It says then what is right where a number is NaN."""
-    mode = _Named()
-    bench.under(mode, trial)
-    return bool(mode.names & ops.LEAVING_OUT_NAN)
+    return bool(bench.ops(trial) & ops.LEAVING_OUT_NAN)
 
 
 def notice(judged: Judged) -> None:

@@ -137,6 +137,10 @@ def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tens
         yield value.nan_to_num(neginf=0.0, posinf=0.0)
     elif not value.is_floating_point() and not value.is_complex() and len(value[value < 0].unique()) == 1:  # several count from the end
         yield value.clamp(min=0)
+        others = value[value >= 0]
+        if others.unique().numel() == others.numel():  # none comes twice, so that those that are left out get numbers of their own
+            free = [each for each in range(value.numel()) if each not in set(others.tolist())]
+            yield value.masked_scatter(value < 0, torch.tensor(free, dtype=value.dtype))
 
 
 def _ones(bench: Bench, judged: Judged, made: Made, place: int) -> Iterator[torch.Tensor]:
