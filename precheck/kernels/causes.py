@@ -9,9 +9,9 @@ import torch
 
 from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, hidden_elements, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, thresholds
+from precheck.kernels import contents, hidden_elements, lower_constants, lower_intermediates, masks, number_kinds, other_constants, thresholds
 from precheck.kernels.bench import QUICK, Bench
-from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of, sums
+from precheck.kernels.errors import blunt, constant, differ, error_of, explained, inputs_of, sums
 from precheck.kernels.replay import AGAIN, Replay
 from precheck.kernels.rounding_errors import PLENTY, RoundingErrors
 from precheck.kernels.running import SCALED
@@ -212,7 +212,7 @@ class Search:
         if at and self.passes(trial.but(family="plain")):
             return Cause("kernel-contract", f"it is on the other side {at}")
         if trial.family in number_kinds.SPECIAL:
-            masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial))
+            masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and masks.asks(self.bench, judged, *masks.HIDING))
             return Cause("kernel-mask" if masked else "kernel-contract")
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
             return None
@@ -250,7 +250,7 @@ class Search:
             return Cause("kernel-accumulation" if self.rounding.grows(judged) else "kernel-rounding")
         if lowered := lower_intermediates.reason(self.bench, judged):
             return Cause("kernel-rounding", lowered)
-        ways = () if fault.backward else (masks, seen, hidden_elements)
+        ways = () if fault.backward else (masks, hidden_elements)
         if masked := next((words for each in ways if (words := each.explains(self.bench, judged))), ""):
             return Cause("kernel-mask", f"{masked} explains it")
         if mask := masking(self.bench, judged):

@@ -7,7 +7,6 @@ import math
 import torch
 
 from precheck import ops
-from precheck.kernels import masks
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
@@ -27,18 +26,6 @@ def blunt(judged: Judged) -> bool:
 
 def inputs_of(bench: Bench, trial: Trial) -> str:
     return "inputs are" if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path} is"
-
-
-def has_mask(bench: Bench, trial: Trial) -> bool:
-    """Whether the reference masks anything."""
-    if any(leaf.tensor.dtype is torch.bool for leaf in bench.example.leaves):
-        return True
-    for way in ("none", "later", "toggled"):
-        mode = masks.changing(way)
-        bench.under(mode, trial)
-        if mode.changed:
-            return True
-    return False
 
 
 def sums(bench: Bench, trial: Trial) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from precheck.kernels.bench import Bench
+from precheck.kernels.memory import address as _memory
 from precheck.kernels.trial_result import Judged
 from precheck.observe.containers import tensors
 from precheck.observe.exact import Exact, written
@@ -49,11 +50,6 @@ class _Disturbed(Exact):
         moved = torch.where(exact.to(self.dtype).to(exact.dtype) == exact, exact, exact * (1 + chance * torch.finfo(self.dtype).eps))
         self.changed |= not torch.equal(moved, exact)
         return moved.to(exact.dtype)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """The address of a tensor's storage, which its views share."""
-    return tensor.untyped_storage().data_ptr()
 
 
 def explain(bench: Bench, judged: Judged) -> bool:
