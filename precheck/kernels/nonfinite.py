@@ -36,7 +36,8 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
     A number that a mask hides may be multiplied by 0 and not left out, and 0 times NaN is NaN. That is a fault if no result depends on the number,
     as on padding, or only results that share no numbers with the one that is lost, as those of another sequence. Kernels that work in chunks lose
     other results of the same sequence too. That is noticed, and no fault. So is a result that is lost of an Inf, if the reference itself has NaN in
-    results that share numbers with it: a row with Inf less Inf is lost.
+    results that share numbers with it: a row with Inf less Inf is lost. In larger sizes fewer results share numbers, as where a row is made shorter by a
+product with a matrix: there it is noticed too.
     """
     trial, among = judged.trial, number_kinds.WORDS[judged.trial.family]
     dependence: Dependence | None = None
@@ -59,12 +60,13 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
             return
         if bool(lost.any()):
             place = f"{among} in inputs{bench.example.leaves[trial.leaf].path}"
-            if bool((lost & ~dependence.connected().get(name, torch.zeros_like(lost))).any()):
+            if not trial.sizes and bool((lost & ~dependence.connected().get(name, torch.zeros_like(lost))).any()):
                 zero = f"0 times {'NaN' if trial.family == 'NaN' else 'Inf'} is NaN"
                 cure = f"{zero}, so leave it out and do not multiply it by 0: use where(), or a mask at the load"
                 judged.fault = Fault("leaked", name, f"{where}, with {place} on which they do not depend; {cure}")
                 return
-            judged.noticed = "kernel-mask", f"{where}, with {place}; other results of the same numbers are lost in the reference too"
+            other = "" if trial.sizes else "; other results of the same numbers are lost in the reference too"
+            judged.noticed = "kernel-mask", f"{where}, with {place}{other}"
         if bool((gone & depends).any()):
             judged.fault = Fault("NaN lost", name, f"{name}: no NaN in {counted(int((gone & depends).sum()), 'element')} computed from NaN; "
                                  "comparisons, maxima and minima drop it unless they are asked to keep it")  # fmt: skip

@@ -151,8 +151,8 @@ def by_a_largest_and_a_power(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @wide
 def from_both_scores(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, x.shape == y.shape, x.shape[1] > 0)
-    logs = y.log_softmax(1)
-    return (logs.exp() * (logs - x.log_softmax(1))).sum(1)
+    shares = y.softmax(1)
+    return (torch.xlogy(shares, shares) - shares * x.log_softmax(1)).sum(1)
 
 
 @rewrite("silu times another, its slopes in a Function", wide(lambda x, y: F.silu(x) * y), shapes((4, 7), (4, 7)))

@@ -134,7 +134,7 @@ def eight_columns_at_a_time(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     top = torch.stack([part.abs().amax(1) for part in up.split(8, 1)]).amax(0)
     scale = top.clamp(min=1e-3) / 127
     codes = torch.cat([(part / scale[:, None]).round().clamp(-127, 127) for part in up.split(8, 1)], 1)
-    return codes.to(x.dtype).to(torch.int8), scale.to(x.dtype)
+    return codes.to(x.dtype), scale.to(x.dtype)
 
 
 def _decoded(codes: torch.Tensor, scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -129,7 +129,8 @@ def from_behind_in_fours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, b: t
         part = slice(begin, begin + 4)
         scores = q @ k[part].T * q.shape[1] ** -0.5 + b[:, part]
         new = torch.maximum(top, scores.detach().amax(1, keepdim=True))
-        fade, powers = (top - new).exp(), (scores - new).exp()
+        seen = new.masked_fill(new == -torch.inf, 0)
+        fade, powers = (top - seen).exp(), (scores - seen).exp()
         total, out, top = total * fade + powers.sum(1, keepdim=True), out * fade + powers @ v[part], new
     return out / total
 
