@@ -36,8 +36,8 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
     A number that a mask hides may be multiplied by 0 and not left out, and 0 times NaN is NaN. That is a fault if no result depends on the number,
     as on padding, or only results that share no numbers with the one that is lost, as those of another sequence. Kernels that work in chunks lose
     other results of the same sequence too. That is noticed, and no fault. So is a result that is lost of an Inf, if the reference itself has NaN in
-    results that share numbers with it: a row with Inf less Inf is lost. In larger sizes fewer results share numbers, as where a row is made shorter by a
-product with a matrix: there it is noticed too.
+    results that share numbers with it: a row with Inf less Inf is lost. In other sizes fewer results share numbers, as of a row that a product with a
+    matrix makes shorter: there it is noticed too.
     """
     trial, among = judged.trial, number_kinds.WORDS[judged.trial.family]
     dependence: Dependence | None = None
