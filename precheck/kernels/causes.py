@@ -74,7 +74,7 @@ class Search:
         judged = self._filled(judged)
         assert judged.fault is not None
         if judged.fault.kind in AT_ONCE:
-            return Cause(AT_ONCE[judged.fault.kind])
+            return (self._unwritten(judged) if judged.fault.kind == "unlike" else None) or Cause(AT_ONCE[judged.fault.kind])
         if judged.fault.distance is not None and judged.fault.distance.block == CUT_OFF:
             return Cause("kernel-rounding", "each number is the one below in size, and not the nearest")
         if wrapped := lower_intermediates.wraps(judged):

@@ -10,7 +10,10 @@ from sets import BROKEN_BY_NAME
 import precheck
 from precheck.kernels import dimensions, examples, plan, trials, unmasked
 from precheck.kernels.bench import Bench
+from precheck.kernels.causes import Search
 from precheck.kernels.running import Wishes
+from precheck.kernels.states import State
+from precheck.kernels.trial_result import Fault, Judged
 
 TOLD = {
     "rows put into a cache: those of padding are put into its last row": "it is right where nothing is masked in inputs[2]",
@@ -54,6 +57,15 @@ def test_a_nan_is_looked_for_behind_tiles(drops: bool) -> None:
     assert {size for trial in tried for _, size in trial.sizes} == set(plan.BEHIND)
     found = [fault.kind for trial in tried if (fault := bench.judge(trial).fault) is not None]
     assert set(found) == ({"NaN lost"} if drops else set())
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_what_differs_from_call_to_call_since_memory_is_not_written_is_stale(wrong: bool) -> None:
+    case = BROKEN_BY_NAME["sequences less their means: on the way back rows behind the last sequence are not written"]
+    example = examples.read(case.inputs(), None, True)[0]
+    bench = Bench(case.kernel(wrong), case.reference, example, dimensions.of(example), Wishes())
+    unlike = Judged(trials.Trial(given=True), fault=Fault("unlike", "gradient of inputs[0]", ""))
+    assert Search(bench, State(bench.candidate)).cause(unlike).rule == ("kernel-stale" if wrong else "kernel-nondeterminism")
 
 
 def test_numbers_of_one_sign_are_small_too_and_keep_it() -> None:

@@ -110,7 +110,7 @@ def its_shares_are_exchanged(wrong: bool, x: torch.Tensor, y: torch.Tensor) -> t
 def logarithm_of_a_share(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, x.shape[1] > 0)
     shares = x.softmax(1)
-    return -(shares * (shares.log() if wrong else x.log_softmax(1))).sum(1)
+    return -(shares * shares.log() if wrong else torch.xlogy(shares, shares)).sum(1)
 
 
 def _cosh(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
