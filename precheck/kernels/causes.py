@@ -235,7 +235,8 @@ class Search:
         for size in self._round(trial.family):
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right; here there are {what}")
         rule = "kernel-gradient" if fault.backward and judged.backward else "kernel-contract"
-        return Cause(rule, f"with plain numbers it is right; here there are {what}")
+        other = other_constants.explains(self.bench, judged) if fault.kind == "values" and rule == "kernel-contract" else ""
+        return Cause(rule, f"{other + ' gives the same; ' * bool(other)}with plain numbers it is right; here there are {what}")
 
     def _plain(self, judged: Judged) -> Cause:
         fault = judged.fault
