@@ -11,7 +11,7 @@ import torch
 
 from precheck import formats
 from precheck.analysis.noise_floor import kernel_floor as floor
-from precheck.kernels import indices, memory, nonfinite, number_kinds, reference_error, running, tied_gradients, trials
+from precheck.kernels import indices, memory, nonfinite, number_kinds, reference_error, running, tied_numbers, trials
 from precheck.kernels.allocations import Allocated
 from precheck.kernels.clock import threads
 from precheck.kernels.dimensions import Dimensions
@@ -20,7 +20,7 @@ from precheck.kernels.noise import base_roundoff
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.trial_result import Fault, Judged, Reference, aliased, distances, form, of_nothing, surplus, values_of
 from precheck.kernels.trials import Made, Trial
-from precheck.observe.exact import widened
+from precheck.observe.exact import Named, widened
 
 LADDER = (0, 2, 4, 18)
 """Noise runs that are added in steps, while the candidate's error is larger than in all runs so far."""
@@ -157,6 +157,11 @@ class Bench:
         with mode:
             return running.run(self.reference, self.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
 
+    def ops(self, trial: Trial) -> set[str]:
+        """The names of the reference's ops."""
+        self.under(mode := Named(), trial)
+        return mode.names
+
     def passes_on(self, trial: Trial, made: Made, subject: str = "") -> bool:
         """Whether the candidate is right on other inputs of the same shapes, or that result of it is."""
         judged = Judged(trial)
@@ -206,6 +211,8 @@ class Bench:
                 return Fault("touched", f"inputs{leaf.path}", f"inputs{leaf.path}: the candidate writes into {what}")
         if outcome.beyond:
             return Fault("beyond", "output", f"the candidate writes behind the end of {outcome.beyond} that it made")
+        for name in outcome.rewritten:
+            return Fault("touched", name, f"{name}: the candidate's backward pass writes into it")
         for place in sorted(outcome.turned - native.turned):
             name = f"inputs{self.example.leaves[place].path}"
             return Fault("touched", name, f"{name}: behind the call it has another shape, or other strides")
@@ -238,7 +245,8 @@ class Bench:
                 break
         found = values_of(judged, outcome, reference) or of_nothing(judged, outcome, reference)
         found = found or nonfinite.other_infinity(self, judged.trial, outcome, reference)
-        judged.fault = found or tied_gradients.fault(self, judged, outcome, reference)
+        found = found or tied_numbers.places(self, judged, outcome)
+        judged.fault = found or tied_numbers.gradients(self, judged, outcome, reference)
 
     def _terms(self, trial: Trial, name: str, exact: Outcome, gradient: torch.Tensor) -> tuple[Any, Any]:
         """The size of the terms that a gradient is the sum of.

@@ -9,9 +9,9 @@ import torch
 
 from precheck.analysis.chance import SPARED
 from precheck.analysis.noise_floor.cut_off import CUT_OFF
-from precheck.kernels import contents, hidden_elements, lower_constants, lower_intermediates, masks, number_kinds, other_constants, seen, thresholds
+from precheck.kernels import contents, hidden_elements, lower_constants, lower_intermediates, masks, number_kinds, other_constants, thresholds
 from precheck.kernels.bench import QUICK, Bench
-from precheck.kernels.errors import blunt, constant, differ, error_of, explained, has_mask, inputs_of
+from precheck.kernels.errors import blunt, constant, differ, error_of, explained, inputs_of, sums
 from precheck.kernels.replay import AGAIN, Replay
 from precheck.kernels.rounding_errors import PLENTY, RoundingErrors
 from precheck.kernels.running import SCALED
@@ -74,9 +74,11 @@ class Search:
         judged = self._filled(judged)
         assert judged.fault is not None
         if judged.fault.kind in AT_ONCE:
-            return Cause(AT_ONCE[judged.fault.kind])
+            return (self._unwritten(judged) if judged.fault.kind == "unlike" else None) or Cause(AT_ONCE[judged.fault.kind])
         if judged.fault.distance is not None and judged.fault.distance.block == CUT_OFF:
             return Cause("kernel-rounding", "each number is the one below in size, and not the nearest")
+        if wrapped := lower_intermediates.wraps(judged):
+            return Cause("kernel-accumulation" if sums(self.bench, judged.trial) else "kernel-rounding", wrapped)
         self.bench.ladder, before, self.begun, self.perhaps = QUICK, self.bench.ladder, self.replay.work.done, None
         try:
             return self._found(judged)
@@ -210,7 +212,7 @@ class Search:
         if at and self.passes(trial.but(family="plain")):
             return Cause("kernel-contract", f"it is on the other side {at}")
         if trial.family in number_kinds.SPECIAL:
-            masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial))
+            masked = fault.kind == "leaked" or (trial.family != "NaN" and fault.kind == "lost" and masks.asks(self.bench, judged, *masks.HIDING))
             return Cause("kernel-mask" if masked else "kernel-contract")
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
             return None
@@ -233,7 +235,8 @@ class Search:
         for size in self._round(trial.family):
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right; here there are {what}")
         rule = "kernel-gradient" if fault.backward and judged.backward else "kernel-contract"
-        return Cause(rule, f"with plain numbers it is right; here there are {what}")
+        other = other_constants.explains(self.bench, judged) if fault.kind == "values" and rule == "kernel-contract" else ""
+        return Cause(rule, f"{other + ' gives the same; ' * bool(other)}with plain numbers it is right; here there are {what}")
 
     def _plain(self, judged: Judged) -> Cause:
         fault = judged.fault
@@ -246,15 +249,12 @@ class Search:
             return Cause("kernel-constant", "it gives the same whatever the inputs hold")
         if fault.kind in ("values", "lost") and self.rounding.explains(judged):
             return Cause("kernel-accumulation" if self.rounding.grows(judged) else "kernel-rounding")
-        lowered = lower_intermediates.reason(self.bench, judged)
-        if lowered:
+        if lowered := lower_intermediates.reason(self.bench, judged):
             return Cause("kernel-rounding", lowered)
-        ways = () if fault.backward else (masks, seen, hidden_elements)
-        masked = next((words for each in ways if (words := each.explains(self.bench, judged))), "")
-        if masked:
+        ways = () if fault.backward else (masks, hidden_elements)
+        if masked := next((words for each in ways if (words := each.explains(self.bench, judged))), ""):
             return Cause("kernel-mask", f"{masked} explains it")
-        mask = masking(self.bench, judged)
-        if mask:
+        if mask := masking(self.bench, judged):
             return Cause("kernel-mask", f"it is right {mask}")
         if fault.kind == "values" and not blunt(judged) and self.rounding.grows(judged):
             return Cause("kernel-accumulation", "the error grows with the number of terms")

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _NUMBERS = (-3.0, 0.37, 3.0)
 """Numbers that take the place of Inf or NaN, to see what depends on it. Others are beyond all that the input holds, and on either side of the numbers
 with which the reference compares it."""
-_MOVES = ((0.75, 0.25), (0.01, -200.0), (0.01, 200.0), (0.01, 0.0))
+_MOVES = ((0.75, 0.25), (0.01, -200.0), (0.01, 200.0), (-0.01, 0.0))
 """Factors and summands that change the numbers that results read: by a little, and so that others become the largest, the smallest, or the largest in
-size. What is chosen then, and was not before, reads the same numbers too."""
+size, where their own order is turned round too. What is chosen then, and was not before, reads the same numbers too."""
 _STEPS = 64
 """How often results and the numbers that they read are looked up in turn. Each turn reaches at least the next row of a window."""
 _MOST = 512
@@ -49,7 +49,7 @@ class Dependence:
         made, place = self._made(_NUMBERS[0], None, _MOVES[0]), self.trial.leaf
         most = float(made.values[place].double().abs().max())
         yield from (-2 * most, 2 * most)
-        for number in thresholds.compared(self.bench, self.trial, made)[place]:
+        for number in thresholds.compared(self.bench, self.trial, made).get(place, ()):
             yield from (number - abs(number) / 2 - 1, number, number + abs(number) / 2 + 1)
 
     def of(self, name: str) -> torch.Tensor:

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from precheck.kernels import masks
+from precheck import ops
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
@@ -17,12 +17,10 @@ _PLACES = 4
 
 def blunt(judged: Judged) -> bool:
     """Whether an element's error is a tenth of the typical element, which rounding does not cause in a sum of some hundred terms."""
-    name = judged.fault.subject if judged.fault else ""
-    errors = errors_of(judged, name)
-    right = judged.reference.exact.values.get(name) if judged.reference else None
-    if errors is None or right is None or not errors.numel():
+    errors, pair = errors_of(judged, judged.subject), judged.results()
+    if errors is None or pair is None or not errors.numel():
         return True
-    size = right.where(right.isfinite(), 0.0).square().mean().sqrt()
+    size = pair[1].nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt()
     return bool(errors.abs().nan_to_num(nan=math.inf).amax() > 0.1 * size)
 
 
@@ -30,34 +28,24 @@ def inputs_of(bench: Bench, trial: Trial) -> str:
     return "inputs are" if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path} is"
 
 
-def has_mask(bench: Bench, trial: Trial) -> bool:
-    """Whether the reference masks anything."""
-    if any(leaf.tensor.dtype is torch.bool for leaf in bench.example.leaves):
-        return True
-    for way in ("none", "later", "toggled"):
-        mode = masks.changing(way)
-        bench.under(mode, trial)
-        if mode.changed:
-            return True
-    return False
+def sums(bench: Bench, trial: Trial) -> bool:
+    """Whether the reference adds anything up."""
+    return any(ops.REGISTRY[name].kind in (ops.Kind.CONTRACTION, ops.Kind.REDUCTION, ops.Kind.RUNNING)
+               for name in bench.ops(trial) if name in ops.REGISTRY)  # fmt: skip
 
 
 def errors_of(judged: Judged, name: str) -> torch.Tensor | None:
-    if judged.outcome is None or judged.reference is None:
-        return None
-    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
-    if got is None or right is None or got.shape != right.shape or not right.is_floating_point():
-        return None
-    return (got.double() - right).where(right.isfinite(), 0.0)
+    pair = judged.results(name)
+    return None if pair is None or not pair[1].is_floating_point() else (pair[0].double() - pair[1]).where(pair[1].isfinite(), 0.0)
 
 
 def error_of(judged: Judged, name: str) -> float:
     """The relative error of the norm."""
     errors = errors_of(judged, name)
-    if errors is None or judged.reference is None:
+    pair = judged.results(name)
+    if errors is None or pair is None:
         return math.nan
-    right = judged.reference.exact.values[name]
-    norm = float(right.where(right.isfinite(), 0.0).norm()) if right is not None else 0.0
+    norm = float(pair[1].nan_to_num(posinf=0.0, neginf=0.0).norm())
     far = float(errors.norm())
     return math.inf if not math.isfinite(far) else far / norm if norm else far
 

@@ -1,9 +1,9 @@
 """Tells whether a candidate hides other elements than the reference, as of shares that make up four fifths, for which `masks` has no list.
 
-Where an element matters to its own result alone, each wrong result is what the reference has there with it hidden, or shown. Where shares are made
-one again, or a sum is divided by what counts in it, every result depends on the whole mask. There elements of the mask are turned over one after
-another, and each stays so if the reference comes closer to the candidate. A mask that chooses between two functions is none: its elements each depend
-on one element, and change no result but their own.
+What the rows of the candidate's result do not depend on is tried as a mask of the reference. Where an element matters to its own result alone, each
+wrong result is what the reference has there with it hidden, or shown. Where shares are made one again, or a sum is divided by what counts in it,
+every result depends on the whole mask. There elements of the mask are turned over one after another, and each stays so if the reference comes closer
+to the candidate. A mask that chooses between two functions is none: its elements each depend on one element, and change no result but their own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ _MASKS, _ELEMENTS = 4, 48
 """The most masks of which elements are turned over, and the most elements of each. Each element takes a run of the reference."""
 
 
+_KEYS = 32
+"""The most rows of an input that are changed one by one. Each takes a run of the candidate."""
+
+
 class _Shown(Exact):
     """float64, with one of the masks hiding nothing, or everything, or as another one does. `masks`: those that the reference has, as they were."""
 
@@ -46,14 +50,14 @@ class _Shown(Exact):
 
 def explains(bench: Bench, judged: Judged) -> str:
     """The explanation in words, or ""."""
-    name = judged.fault.subject if judged.fault is not None else ""
-    got, found = judged.outcome.values.get(name) if judged.outcome is not None else None, judged.distances.get(name)
-    if got is None or found is None or found.wrong is None or not bool(found.wrong.any()) or not got.is_floating_point():
+    pair, found, mode = judged.results(), judged.distances.get(judged.subject), _Shown()
+    if pair is None or found is None or found.wrong is None or not bool(found.wrong.any()) or not pair[0].is_floating_point():
         return ""
-    mode = _Shown()
-    right = bench.under(mode, judged.trial).values.get(name)
-    if right is None or right.shape != got.shape:
-        return ""
+    got, right = pair
+    bench.under(mode, judged.trial)
+    for place, leaf in enumerate(bench.example.leaves if mode.masks and got.dim() > 1 else ()):
+        if (unread := _unread(bench, judged, got, place)) is not None and _hides(bench, judged, mode.masks, unread):
+            return f"a mask that leaves other rows of inputs{leaf.path}"
     if any(_each(bench, judged, which, right, got, found.wrong) for which in range(min(len(mode.masks), _MOST))):
         return "a mask that hides other elements"
     for which, mask in enumerate(mode.masks[:_MASKS]):
@@ -63,6 +67,30 @@ def explains(bench: Bench, judged: Judged) -> str:
             if not alike or _depends_on_others(bench, judged, which):
                 return "a mask that hides other elements, which count in the results of others,"
     return ""
+
+
+def _unread(bench: Bench, judged: Judged, got: torch.Tensor, place: int) -> torch.Tensor | None:
+    """Which rows of an input each row of the candidate's result does not depend on. None if it depends on all, or on none."""
+    made = bench.make(judged.trial)
+    value = made.values[place]
+    if not value.is_floating_point() or value.dim() < 2 or not 0 < value.shape[-2] <= _KEYS:
+        return None
+    unread = torch.zeros(*got.shape[:-1], value.shape[-2], dtype=torch.bool)
+    for row in range(value.shape[-2]):
+        moved = value.clone()
+        moved.select(-2, row).mul_(0.75).add_(0.25)
+        outcome = bench.call(judged.trial, Made([moved if other == place else each for other, each in enumerate(made.values)], made.numbers))[0]
+        now = outcome.values.get(judged.subject)
+        if now is None or now.shape != got.shape:
+            return None
+        unread[..., row] = (now.nan_to_num() == got.nan_to_num()).all(-1)
+    return unread if bool(unread.any()) and not bool(unread.all()) else None
+
+
+def _hides(bench: Bench, judged: Judged, found: list[torch.Tensor], unread: torch.Tensor) -> bool:
+    """Whether the reference gives the candidate's result with a mask of its own that hides, or shows, what the candidate does not read."""
+    fitting = [which for which, mask in enumerate(found[:_MOST]) if mask.dim() > 1 and mask.shape[-2:] == unread.shape[-2:]]
+    return any(masks.closer(judged, bench.under(_Shown(which, each), judged.trial)) for which in fitting for each in (unread, ~unread))
 
 
 def _each(bench: Bench, judged: Judged, which: int, right: torch.Tensor, got: torch.Tensor, wrong: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from precheck.kernels.bench import Bench
+from precheck.kernels.memory import address as _memory
 from precheck.kernels.trial_result import Judged
 from precheck.observe.containers import tensors
 from precheck.observe.exact import Exact, written
@@ -51,22 +52,13 @@ class _Disturbed(Exact):
         return moved.to(exact.dtype)
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    """The address of a tensor's storage, which its views share."""
-    return tensor.untyped_storage().data_ptr()
-
-
 def explain(bench: Bench, judged: Judged) -> bool:
     """Whether the error has the size that tables in a lower format give it."""
-    name = judged.fault.subject if judged.fault else "output"
-    got = judged.outcome.values.get(name) if judged.outcome else None
-    right = judged.reference.exact.values.get(name) if judged.reference else None
-    if got is None or right is None or got.shape != right.shape or not right.is_floating_point() or not bool(got.isfinite().all()):
-        return False
-    if "gradient" in name:  # the incoming gradient is made of no input either
-        return False
-    error = (got.double() - right).abs().nan_to_num()
-    return any(_alike(error, sizes) for dtype in _LOW if (sizes := _sizes(bench, judged, name, right, dtype)) is not None)
+    name, pair = judged.subject, judged.results()
+    if pair is None or "gradient" in name or not pair[1].is_floating_point() or not bool(pair[0].isfinite().all()):
+        return False  # the gradient that comes in is made of no input either
+    error = (pair[0].double() - pair[1]).abs().nan_to_num()
+    return any(_alike(error, sizes) for dtype in _LOW if (sizes := _sizes(bench, judged, name, pair[1], dtype)) is not None)
 
 
 def _sizes(bench: Bench, judged: Judged, name: str, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.kernels import masks, reference_error, running
+from precheck.kernels import masks, reference_error
 from precheck.kernels.bench import Bench
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made
@@ -78,7 +78,7 @@ CUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def otherwise(bench: Bench, judged: Judged) -> str:
     """The way of rounding to integers that explains the candidate's result, in words, or ""."""
-    if judged.outcome is None or judged.reference is None:
+    if judged.outcome is None:
         return ""
     for steps, (words, other) in itertools.product(((0.0,), (0.0, BESIDE, -BESIDE)), CUTS.items()):  # an exact explanation comes first
         made = []
@@ -88,7 +88,7 @@ def otherwise(bench: Bench, judged: Judged) -> str:
             if not mode.changed or made[-1].error is not None:
                 return ""
         nearest = {name: _nearest(got, [each.values.get(name) for each in made]) for name, got in judged.outcome.values.items()}
-        if masks.closer(judged, dataclasses.replace(made[0], values=nearest), judged.reference.exact, STEPPED):
+        if masks.closer(judged, dataclasses.replace(made[0], values=nearest), STEPPED):
             return f"whole numbers that are {words} explain it"
     return ""
 
@@ -105,11 +105,11 @@ def _nearest(got: torch.Tensor | None, others: list[torch.Tensor | None]) -> tor
 def beside(bench: Bench, judged: Judged) -> bool:
     """Whether wrong elements are what the reference gives a little beside these inputs, to one side or the other, as at a tie. Whole numbers are at
     a tie only if the reference rounds to them: a place of equal numbers is no tie."""
-    name = judged.fault.subject if judged.fault is not None else ""
-    got, wrong = judged.outcome.values.get(name) if judged.outcome else None, judged.distances[name].wrong if name in judged.distances else None
-    right = judged.reference.exact.values.get(name) if judged.reference else None
-    if got is None or right is None or wrong is None or not bool(wrong.any()) or got.is_complex():
+    name, pair = judged.subject, judged.results()
+    wrong = judged.distances[name].wrong if name in judged.distances else None
+    if pair is None or wrong is None or not bool(wrong.any()) or pair[0].is_complex():
         return False
+    got, right = pair
     if not got.is_floating_point() and not _rounds(bench, judged):
         return False
     made, generator, same = bench.make(judged.trial), torch.Generator(), torch.zeros_like(wrong)
@@ -133,6 +133,20 @@ def _addresses(args: tuple[Any, ...]) -> set[int]:
     return {each.data_ptr() for each in args if isinstance(each, torch.Tensor)}
 
 
+def wraps(judged: Judged) -> str:
+    """How many bits whole numbers have in the candidate, in words: each that is outside of their range is off by a multiple of it, and no other."""
+    pair, wrong = judged.results(), judged.distances[judged.subject].wrong if judged.subject in judged.distances else None
+    if pair is None or wrong is None or not bool(wrong.any()) or pair[1].is_floating_point() or pair[1].is_complex():
+        return ""
+    got, right = (each.double() for each in pair)
+    for bits in (8, 16, 32):
+        range_ = 2.0**bits
+        outside = ((right < -range_ / 2) | (right >= range_ / 2), (right < 0) | (right >= range_))  # with a sign, and without one
+        if bool(((got - right) % range_ == 0).all()) and any(torch.equal(each, wrong) for each in outside):
+            return f"whole numbers have {bits} bits and wrap around"
+    return ""
+
+
 def reason(bench: Bench, judged: Judged) -> str:
     """How an intermediate in a lower format explains the fault, in words, or ""."""
     kind = judged.fault.kind if judged.fault is not None else ""
@@ -140,64 +154,53 @@ def reason(bench: Bench, judged: Judged) -> str:
         return "intermediates in a lower format explain it"
     if kind == "lost" and loses(bench, judged):
         return "an intermediate becomes zero or Inf in a lower format"
-    if "gradient" in (judged.fault.subject if judged.fault is not None else "") or kind != "values":
+    if "gradient" in judged.subject or kind != "values":
         return ""
     return otherwise(bench, judged) or ("at ties it takes the other side" if beside(bench, judged) else "")
 
 
 def explains(bench: Bench, judged: Judged) -> bool:
     """Whether the error is a sum of the errors that rounding single ops of the reference makes. Whole numbers are all explained by one op, or not."""
-    name = judged.fault.subject if judged.fault else "output"
-    if judged.outcome is None or judged.reference is None:
+    name, pair = judged.subject, judged.results()
+    if pair is None or pair[1].is_complex() or pair[1].numel() < 32:
         return False
-    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
-    if got is None or right is None or right.is_complex() or right.numel() < 32 or got.shape != right.shape:
-        return False
+    got, right = pair
     if not right.is_floating_point():
-        return any(made is not None and torch.equal(made, got) for made in _with_one_lower(bench, judged, name))
+        return any(torch.equal(made, got) for dtype in LOW for made in _with_one_lower(bench, judged, name, dtype))
     error = _finite(got.double() - right)
     return any(_share(error, _errors(bench, judged, name, right, dtype)) > SHARE for dtype in LOW)
 
 
 def loses(bench: Bench, judged: Judged) -> bool:
     """Whether the elements that are lost are those that the reference loses if one of its intermediates is in the format of the inputs."""
-    name = judged.fault.subject if judged.fault else "output"
-    if judged.outcome is None or judged.reference is None:
+    name, pair = judged.subject, judged.results()
+    if pair is None or not pair[1].is_floating_point():
         return False
-    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
-    if got is None or right is None or not right.is_floating_point() or got.shape != right.shape:
-        return False
+    got, right = pair
     lost = ~got.isfinite() & right.isfinite()
-    for dtype in {leaf.tensor.dtype for leaf in bench.example.leaves} & set(LOW):
-        for which in range(_MOST):
-            other, count = _run(bench, judged, which, dtype, "gradient" in name)
-            if which >= count:
-                break
-            made = other.values.get(name)
-            if other.error is None and made is not None and bool(lost.any()) and torch.equal(~made.isfinite() & right.isfinite(), lost):
-                return True
-    return False
+    own = [dtype for dtype in LOW if dtype in {leaf.tensor.dtype for leaf in bench.example.leaves}]
+    others = (made for dtype in own for made in _with_one_lower(bench, judged, name, dtype))
+    return bool(lost.any()) and any(torch.equal(~made.isfinite() & right.isfinite(), lost) for made in others)
 
 
-def _with_one_lower(bench: Bench, judged: Judged, name: str) -> Iterator[torch.Tensor | None]:
+def _with_one_lower(bench: Bench, judged: Judged, name: str, dtype: torch.dtype) -> Iterator[torch.Tensor]:
     """The result of the reference with one op after the other in a lower format."""
-    for dtype in LOW:
-        for which in range(_MOST):
-            other, count = _run(bench, judged, which, dtype, "gradient" in name)
-            if which >= count:
-                break
-            yield other.values.get(name)
+    for which in range(_MOST):
+        mode = _Lowered(which, dtype)
+        made = bench.under(mode, judged.trial, gradients="gradient" in name).values.get(name)
+        if which >= mode.count:
+            return
+        if made is not None:
+            yield made
 
 
 def _errors(bench: Bench, judged: Judged, name: str, right: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
     """The error of each op whose rounding changes the result, up to one for every eight elements."""
     found: list[torch.Tensor] = []
-    for which in range(_MOST):
-        other, count = _run(bench, judged, which, dtype, "gradient" in name)
-        if which >= count or len(found) * 8 >= right.numel():
+    for made in _with_one_lower(bench, judged, name, dtype):
+        if len(found) * 8 >= right.numel():
             break
-        made = other.values.get(name)
-        if other.error is None and made is not None and made.shape == right.shape and bool((made != right).any()):
+        if made.shape == right.shape and bool((made != right).any()):
             error = _finite(made.double() - right)
             if not any(torch.equal(error, each) for each in found):  # as of an op that hands numbers on: equal errors have no weights of their own
                 found.append(error)
@@ -220,8 +223,3 @@ def _share(error: torch.Tensor, others: list[torch.Tensor]) -> float:
 
 def _finite(error: torch.Tensor) -> torch.Tensor:
     return error.nan_to_num(posinf=0.0, neginf=0.0)
-
-
-def _run(bench: Bench, judged: Judged, which: int, dtype: torch.dtype, gradients: bool) -> tuple[running.Outcome, int]:
-    mode = _Lowered(which, dtype)
-    return bench.under(mode, judged.trial, gradients=gradients), mode.count

@@ -150,6 +150,8 @@ _SHIFTS = {"next": "a mask one column further", "last": "a mask one column less 
            "ends late": "a window that ends one column later"}  # fmt: skip
 BOUNDS = ("bound", "ends late")
 """Ways that change something where the reference compares places with lengths, or leaves out the end of a row."""
+HIDING = ("none", "later", "toggled")
+"""Ways that change something where the reference masks anything."""
 _CONDITIONS = {"without the first": 0, "without the second": 1}
 _JOINING = {"bitwise_and": True, "logical_and": True, "bitwise_or": False, "logical_or": False}
 """Ops that join two conditions of a mask, and whether both have to be met."""
@@ -163,13 +165,7 @@ _WAYS = _SHIFTS | {
 
 def explains(bench: Bench, judged: Judged) -> str:
     """The mask that explains the candidate's result, in words, or ""."""
-    assert judged.outcome is not None
-    assert judged.reference is not None
-    right = judged.reference.exact
-    for words, outcome in _others(bench, judged):
-        if outcome.error is None and closer(judged, outcome, right):
-            return words
-    return ""
+    return next((words for words, outcome in _others(bench, judged) if closer(judged, outcome)), "")
 
 
 def _others(bench: Bench, judged: Judged) -> Iterator[tuple[str, running.Outcome]]:
@@ -209,18 +205,14 @@ def asks(bench: Bench, judged: Judged, *ways: str) -> bool:
     return any(mode.changed for mode in modes)
 
 
-def closer(judged: Judged, other: running.Outcome, right: running.Outcome, behind: float = BEHIND) -> bool:
+def closer(judged: Judged, other: running.Outcome, behind: float = BEHIND) -> bool:
     """Whether the candidate's wrong outputs equal those of `other`. `behind`: the share of a mean square error that may be left."""
-    assert judged.outcome is not None
     shown = False
-    for name, got in judged.outcome.values.items():
-        found = judged.distances.get(name)
-        if found is not None and found.ratio <= 1:
+    for name in judged.outcome.values if judged.outcome is not None and other.error is None else ():
+        found, pair, b = judged.distances.get(name), judged.results(name), other.values.get(name)
+        if (found is not None and found.ratio <= 1) or pair is None or b is None or not name.startswith("output") or b.shape != pair[0].shape:
             continue
-        a, b = right.values.get(name), other.values.get(name)
-        if got is None or a is None or b is None or not name.startswith("output") or a.shape != got.shape or b.shape != got.shape:
-            continue
-        off, left = _error(got, a), _error(got, b)
+        off, left = _error(*pair), _error(pair[0], b)
         if off > 0:
             shown = True
             if left > behind * off:
@@ -234,7 +226,3 @@ def _error(a: torch.Tensor, b: torch.Tensor) -> float:
     gap = (a - b).where(a.isfinite() & b.isfinite(), 0.0)
     return float(gap.square().sum() + different.sum() * 1e6)
 
-
-def changing(way: str) -> _Masked:
-    """A mode that changes the reference's masks in that way in the block. `changed` says whether there was one."""
-    return _Masked(way)

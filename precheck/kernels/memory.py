@@ -54,6 +54,11 @@ class Buffer:
 same = same_bits
 
 
+def address(tensor: torch.Tensor) -> int:
+    """The address of a tensor's storage, which its views share."""
+    return tensor.untyped_storage().data_ptr()
+
+
 def ran_out(error: Exception | None) -> bool:
     """Whether an error says that there was not enough memory, on a CPU or a device."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,31 +12,15 @@ from precheck.kernels.dependence import Dependence
 from precheck.kernels.running import Outcome
 from precheck.kernels.trial_result import Fault, Judged, Reference
 from precheck.kernels.trials import Made, Trial
-from precheck.observe.exact import Exact
-from precheck.ops import base_name
 from precheck.words import counted
 
 if TYPE_CHECKING:
     from precheck.kernels.bench import Bench
 
 
-class _Named(Exact):
-    """float64, noting the names of ops."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        self.names.add(base_name(func.overloadpacket.__name__))
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
 def leaves_out(bench: Bench, trial: Trial) -> bool:
     """Whether the reference has an op that leaves out NaN. It says then what is right where a number is NaN."""
-    mode = _Named()
-    bench.under(mode, trial)
-    return bool(mode.names & ops.LEAVING_OUT_NAN)
+    return bool(bench.ops(trial) & ops.LEAVING_OUT_NAN)
 
 
 def notice(judged: Judged) -> None:
@@ -52,7 +36,8 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
     A number that a mask hides may be multiplied by 0 and not left out, and 0 times NaN is NaN. That is a fault if no result depends on the number,
     as on padding, or only results that share no numbers with the one that is lost, as those of another sequence. Kernels that work in chunks lose
     other results of the same sequence too. That is noticed, and no fault. So is a result that is lost of an Inf, if the reference itself has NaN in
-    results that share numbers with it: a row with Inf less Inf is lost.
+    results that share numbers with it: a row with Inf less Inf is lost. In other sizes fewer results share numbers, as of a row that a product with a
+    matrix makes shorter: there it is noticed too.
     """
     trial, among = judged.trial, number_kinds.WORDS[judged.trial.family]
     dependence: Dependence | None = None
@@ -75,12 +60,13 @@ def judge(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) 
             return
         if bool(lost.any()):
             place = f"{among} in inputs{bench.example.leaves[trial.leaf].path}"
-            if bool((lost & ~dependence.connected().get(name, torch.zeros_like(lost))).any()):
+            if not trial.sizes and bool((lost & ~dependence.connected().get(name, torch.zeros_like(lost))).any()):
                 zero = f"0 times {'NaN' if trial.family == 'NaN' else 'Inf'} is NaN"
                 cure = f"{zero}, so leave it out and do not multiply it by 0: use where(), or a mask at the load"
                 judged.fault = Fault("leaked", name, f"{where}, with {place} on which they do not depend; {cure}")
                 return
-            judged.noticed = "kernel-mask", f"{where}, with {place}; other results of the same numbers are lost in the reference too"
+            other = "" if trial.sizes else "; other results of the same numbers are lost in the reference too"
+            judged.noticed = "kernel-mask", f"{where}, with {place}{other}"
         if bool((gone & depends).any()):
             judged.fault = Fault("NaN lost", name, f"{name}: no NaN in {counted(int((gone & depends).sum()), 'element')} computed from NaN; "
                                  "comparisons, maxima and minima drop it unless they are asked to keep it")  # fmt: skip

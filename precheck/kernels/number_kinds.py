@@ -127,8 +127,8 @@ AT_THRESHOLDS = ("threshold", "threshold itself", "only zeros")
 """Kinds that one tensor has at a time, where the reference compares its numbers."""
 ORDERED = ("rising rows", "falling rows")
 """Kinds whose rows are in order: the largest number so far changes at each place, or never."""
-WITHIN = ("ties", "beside powers", "equal rows", "rows twice", *ORDERED)
-"""Kinds that numbers of one sign have too, between the least and the largest of the example."""
+WITHIN = ("small", "ties", "beside powers", "equal rows", "rows twice", *ORDERED)
+"""Kinds that numbers of one sign have too, between the least and the largest of the example, but for small ones."""
 EQUAL = ("ties", "equal rows")
 """Kinds with equal numbers, which probabilities have too."""
 LARGE = ("far below", "large", OPPOSED, "offset", "outliers")

@@ -15,7 +15,7 @@ import torch
 
 from precheck.kernels import running
 from precheck.kernels.bench import Bench
-from precheck.kernels.parts import DEEP
+from precheck.kernels.parts import DEEP, nodes
 from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made
 
@@ -99,13 +99,5 @@ def _on_purpose(bench: Bench, judged: Judged) -> bool:
 
 def _of_python(node: Any) -> bool:
     """Whether a Function that is written in Python is among the nodes of a result's graph, or these are too many to be looked at."""
-    seen, waiting = set(), [node]
-    while waiting:
-        each = waiting.pop()
-        if each is None or each in seen:
-            continue
-        seen.add(each)
-        if isinstance(each, torch.autograd.function.BackwardCFunction) or len(seen) > DEEP:
-            return True
-        waiting += [following for following, _ in each.next_functions]
-    return False
+    found = enumerate(nodes([node]))
+    return any(count >= DEEP or isinstance(each, torch.autograd.function.BackwardCFunction) for count, each in found)

@@ -54,7 +54,7 @@ def _ways(outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -
     entries = {name: _entry(leaf) for name, leaf in leaves.items()}  # kept alive, since torch makes a new object for a node that was freed
     names = {id(entry): name for name, entry in entries.items()}
     found: dict[str, list[tuple[Any, int]]] = {}
-    for count, node in enumerate(_nodes([each.grad_fn for each in outputs])):
+    for count, node in enumerate(nodes([each.grad_fn for each in outputs])):
         if count >= DEEP:
             return {}
         for place, (following, _) in enumerate(node.next_functions):
@@ -69,7 +69,8 @@ def _entry(leaf: torch.Tensor) -> Any:
     return leaf if leaf.grad_fn is None else leaf.grad_fn
 
 
-def _nodes(first: Sequence[Any]) -> Iterator[Any]:
+def nodes(first: Sequence[Any]) -> Iterator[Any]:
+    """The nodes of a graph, from these on."""
     seen, left = set(), [each for each in first if each is not None]
     while left:
         node = left.pop()

@@ -93,12 +93,20 @@ def sized(bench: Bench) -> Iterator[Trial]:
             yield Trial(seed=50 + size, sizes=((name, size),))
             if size in BEHIND:
                 yield Trial(seed=54 + size, sizes=((name, size),), family="ties")
+                yield from (Trial(seed=55 + size, sizes=((name, size),), family="NaN", leaf=leaf) for leaf in _along(bench, name, size))
             if size in SPANNING:
                 yield from (Trial(seed=53 + size, sizes=((name, size),), family=family) for family in number_kinds.ORDERED)
             if size < 300 and size % 2:
                 yield Trial(seed=51 + size, sizes=((name, size),), family="below")
             elif size > 1000:
                 yield Trial(seed=52 + size, sizes=((name, size),), family="above", upstream="positive")
+
+
+def _along(bench: Bench, name: str, size: int) -> list[int]:
+    """One input of real numbers with that dimension, another one for each size behind tiles."""
+    leaves = [place for place, (leaf, shape) in enumerate(zip(bench.example.leaves, bench.dimensions.shapes, strict=True))
+              if name in shape and leaf.tensor.is_floating_point()]  # fmt: skip
+    return leaves[BEHIND.index(size) % len(leaves) :][:1] if leaves else []
 
 
 def empty(bench: Bench) -> Iterator[Trial]:

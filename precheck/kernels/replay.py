@@ -50,7 +50,7 @@ class Replay:
     def unwritten(self, trial: Trial, fault: Fault) -> bool:
         """Whether all that is wrong depends on what new memory holds: with NaN there it differs from that with zeros. Calls are repeated, since a
         result that varies may differ by chance."""
-        if not self.bench.fills or fault.kind not in ("values", "lost"):
+        if not self.bench.fills or fault.kind not in ("values", "lost", "unlike"):
             return False
         zeros, others = (self._filled(trial, fault.subject, fill) for fill in ("zero", "NaN"))
         wrong = fault.distance.wrong if fault.distance is not None and fault.distance.wrong is not None else zeros.isnan() != others.isnan()

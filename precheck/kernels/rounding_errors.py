@@ -46,8 +46,7 @@ class RoundingErrors:
 
     def explains(self, judged: Judged) -> bool:
         """Whether the error is a rounding error: a wider format removes it, or it is small and differs at every neighbouring input."""
-        assert judged.fault is not None
-        name = judged.fault.subject
+        name = judged.subject
         error = error_of(judged, name)
         if not error > 0:
             return False
@@ -111,7 +110,7 @@ class RoundingErrors:
         than 1024 times the largest. What is lost there left the range of its format for another reason, as powers of scores do: scores are
         products of rows, and their numbers get larger with the length of a row.
         """
-        name = judged.fault.subject if judged.fault else "output"
+        name = judged.subject
         trial = judged.trial.but(family=family or judged.trial.family, layout="contiguous", laid=-1)  # equal rows have few independent errors
         longest = {each: size for each in self.bench.dimensions.sizes if (size := self._longest(each))}
         for dimension in sorted(longest, key=lambda each: self.bench.dimensions.elements({each: longest[each]})):

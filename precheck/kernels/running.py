@@ -12,6 +12,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.formats import Format
+from precheck.kernels import memory
 from precheck.kernels.examples import Example, parameters
 from precheck.kernels.indices import Indices
 from precheck.kernels.noise import Rounded
@@ -37,6 +38,7 @@ class Outcome:
     passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the incoming gradient of each output
     aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
     beyond: str = ""  # what was allocated and written beyond its end, in words
+    rewritten: tuple[str, ...] = ()  # outputs that the backward pass changed
     turned: frozenset[int] = frozenset()  # inputs that have another shape, or other strides, behind the call
     again: tuple[str, ...] = ()  # gradients that a second backward pass gives otherwise
     parts: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # for gradients that autograd adds up: the total size of the parts
@@ -148,6 +150,7 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
         outcome.values = {f"output{path}" if len(found) > 1 else "output": _fetched(each) for path, each in found}
         if keep:
             outcome.outputs = tuple(each for _, each in found)
+            outcome.values = {name: each if each is None else each.clone() for name, each in outcome.values.items()}
         names = list(outcome.values)
         held = {each.untyped_storage().data_ptr() for each in leaves if each.numel()}
         shared = (name for name, (_, each) in zip(names, found, strict=True) if each.numel() and each.untyped_storage().data_ptr() in held)
@@ -158,6 +161,8 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
             rows = zip(example.leaves, passed, strict=True)
             ways = asked | {f"gradient of inputs{leaf.path}": each for leaf, each in rows if each.grad_fn is not None}
             _backward(outcome, names, [each for _, each in found], asked, ways if keep else {}, wishes, keep)
+            both = ((name, outcome.values[name], _fetched(each)) for name, each in zip(names, outcome.outputs, strict=False))
+            outcome.rewritten = tuple(name for name, before, now in both if before is not None and not memory.same(before, now))
 
 
 def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes: Wishes, device: torch.device,

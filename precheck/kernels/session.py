@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 
-from precheck.kernels import contents, flags, number_kinds, plan, poles, protocol, reference_error, registration, triton_interpreter, unequal_sizes
+from precheck.kernels import beyond_example, contents, number_kinds, plan, poles, protocol, reference_error, registration, triton_interpreter
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Budget, Clock, Costs
@@ -100,7 +100,8 @@ class Session:
 
     def _turned(self) -> bool:
         if not self._left_out(bool(self.bench.example.turned())):
-            self.told.warnings += flags.noticed(self.bench, self.state) + unequal_sizes.noticed(self.bench, self.state)
+            self.told.warnings += beyond_example.turned_flags(self.bench, self.state)
+            self.told.warnings += beyond_example.equal_sizes(self.bench, self.state)
         return False
 
     def as_given(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from precheck.kernels.memory import address as _memory
+
 
 class StoredResults:
     """The errors that gradients from products have if results were stored in the inputs' format. Views and casts of a gradient have them too.
@@ -44,7 +46,3 @@ class StoredResults:
         """The error of a gradient or of a view of it, of its shape. None if there is none."""
         found = self.errors.get(_memory(gradient))
         return None if found is None else found[1].as_strided(gradient.shape, gradient.stride(), gradient.storage_offset())
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

@@ -58,6 +58,17 @@ class Judged:
     reference: Reference | None = None
 
     @property
+    def subject(self) -> str:
+        """The result that is wrong."""
+        return self.fault.subject if self.fault is not None else "output"
+
+    def results(self, name: str = "") -> tuple[torch.Tensor, torch.Tensor] | None:
+        """What the candidate gives for a result, and what is exact; for the wrong one, if none is named. None unless both have one shape."""
+        got, right = (side.values.get(name or self.subject) if side is not None else None
+                      for side in (self.outcome, self.reference.exact if self.reference is not None else None))  # fmt: skip
+        return None if got is None or right is None or got.shape != right.shape else (got, right)
+
+    @property
     def ratio(self) -> float:
         return max((each.ratio for each in self.distances.values()), default=0.0)
 

@@ -84,7 +84,8 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
             drawn = drawn * trial.number if trial.leaf == place and limits == contents.FREE else drawn
             limits = None
         if limits is not None and not special and (limits == contents.FREE or trial.family in number_kinds.WITHIN):
-            drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt).clamp(*limits)
+            drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
+            drawn = drawn if trial.family == "small" else drawn.clamp(*limits)  # the least of a few numbers says nothing of smaller ones
             drawn = -drawn if trial.family == number_kinds.OPPOSED and trial.leaf == place else drawn
         if trial.family in number_kinds.EQUAL and contents.chances(tensor):
             drawn = number_kinds.FAMILIES[trial.family](drawn.log(), generator, fmt).softmax(-1)
@@ -95,10 +96,19 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
         if trial.family == "rows twice" and (limits is not None or contents.chances(tensor) or contents.boxes(tensor)) and drawn.dim():
             drawn = drawn[torch.arange(len(drawn)) % -(-len(drawn) // 2)]
         if special and trial.leaf == place:
-            drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
+            part = _behind(drawn, dimensions.shapes[place], sizes)
+            part.copy_(number_kinds.FAMILIES[trial.family](part, generator, fmt))
         if trial.family not in ("Inf", "-Inf"):
             drawn = torch.where(drawn.isfinite(), drawn.clamp(-fmt.max / 2, fmt.max / 2), drawn)
     return drawn.to(tensor.dtype)
+
+
+def _behind(drawn: torch.Tensor, names: Sequence[object], sizes: dict[str, int]) -> torch.Tensor:
+    """The part of an input that lies in the second half of each size of the trial: behind tiles, if that is one less than two of them."""
+    for axis, name in enumerate(names):
+        if (size := sizes.get(str(name), 0)) > 1:
+            drawn = drawn.narrow(axis, (size + 1) // 2, size // 2)
+    return drawn
 
 
 def _at_threshold(drawn: torch.Tensor, limits: contents.Limits, trial: Trial, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:

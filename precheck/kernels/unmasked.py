@@ -67,9 +67,8 @@ def masking(bench: Bench, judged: Judged) -> str:
             other = _with(made, place, plain)
             if (value.dtype is not torch.bool or _reads_as_much(bench, judged, made, other)) and bench.passes_on(judged.trial, other):
                 return f"where nothing is masked in {name}"
-        subject = judged.fault.subject if judged.fault else ""
         for ones in _ones(bench, judged, made, place):  # whose gradient nobody needs
-            if bench.passes_on(judged.trial, _with(made, place, ones), subject):
+            if bench.passes_on(judged.trial, _with(made, place, ones), judged.subject):
                 return f"where nothing is masked in {name}"
         for zero in _zero(value) if bounded else ():
             other = _with(made, place, zero)
@@ -138,6 +137,10 @@ def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tens
         yield value.nan_to_num(neginf=0.0, posinf=0.0)
     elif not value.is_floating_point() and not value.is_complex() and len(value[value < 0].unique()) == 1:  # several count from the end
         yield value.clamp(min=0)
+        others = value[value >= 0]
+        if others.unique().numel() == others.numel():  # none comes twice, so that those that are left out get numbers of their own
+            free = [each for each in range(value.numel()) if each not in set(others.tolist())]
+            yield value.masked_scatter(value < 0, torch.tensor(free, dtype=value.dtype))
 
 
 def _ones(bench: Bench, judged: Judged, made: Made, place: int) -> Iterator[torch.Tensor]:

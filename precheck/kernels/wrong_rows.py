@@ -31,7 +31,7 @@ class WrongRows:
         if _rows(judged) <= 1:
             return 1 - self._share(judged)
         wrong, taken = _wrong(judged), self.bench.takes(judged.trial.but(sizes=sizes))
-        right = self.bench.of(taken).exact.values.get(judged.fault.subject) if judged.fault and taken else None
+        right = self.bench.of(taken).exact.values.get(judged.subject) if taken else None
         if wrong is None or right is None or not right.numel():
             return 0.0
         rows = right.numel() // right.shape[-1] if right.dim() > 1 else right.numel()
@@ -66,7 +66,7 @@ class WrongRows:
 
 def _wrong(judged: Judged) -> torch.Tensor | None:
     """Which rows of the result are wrong; elements of a result of one dimension."""
-    found = judged.distances.get(judged.fault.subject) if judged.fault is not None else None
+    found = judged.distances.get(judged.subject) if judged.fault is not None else None
     wrong = found.wrong if found is not None else None
     if wrong is None or not wrong.dim() or not wrong.numel():
         return None

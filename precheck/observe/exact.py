@@ -53,3 +53,15 @@ class Exact(UncompiledMode):
         if base_name(func.overloadpacket.__name__) in ("_softmax", "_log_softmax") and len(args) > 2:
             args = (*args[:2], False)
         return func(*args, **(kwargs or {}))
+
+
+class Named(Exact):
+    """The same, noting the names of ops."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        self.names.add(base_name(func.overloadpacket.__name__))
+        return super().__torch_dispatch__(func, types, args, kwargs)

@@ -33,6 +33,8 @@ MISSED = {
     "length of tensors of two formats: all are read in that of the first": "kernel-rounding: in one format for both it is right",
     "cosine of two rows: of a row of zeros it is NaN": "kernel-mask: a guard against a length of zero chooses as a mask does",
     "attention: a key that is hidden has a score of -10000": "scores below it take numbers more than 64 times the example's",
+    "middle of a row by its product": "kernel-accumulation: a product leaves its range in long rows, as a sum does",
+    "step of radam: how much is known of the variance is computed in float32": "kernel-contract: a number of Python is no op of the reference",
     "logarithm of a sum of powers: the largest number of all rows is taken out": "kernel-mask: a NaN of one row reaches all rows",
 }
 """Kernels of the frozen sets that are not found, or in another class, and why their errors are taken for those of correct ones, or of others."""

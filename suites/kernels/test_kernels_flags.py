@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import precheck
-from precheck.kernels import dimensions, examples, flags
+from precheck.kernels import beyond_example, dimensions, examples
 from precheck.kernels.bench import Bench
 from precheck.kernels.running import Wishes
 from precheck.kernels.states import State
@@ -23,7 +23,7 @@ def shares(x: torch.Tensor, logs: bool = False) -> torch.Tensor:
 def warned(candidate: Any, reference: Any, inputs: Any) -> list[str]:
     """What is said of other settings of the flags."""
     example = examples.read(inputs, None, True)[0]
-    found = flags.noticed(Bench(candidate, reference, example, dimensions.of(example), Wishes()), State(candidate))
+    found = list(beyond_example.turned_flags(Bench(candidate, reference, example, dimensions.of(example), Wishes()), State(candidate)))
     assert {rule for rule, _ in found} <= {"kernel-contract"}
     return [text for _, text in found]
 

@@ -39,4 +39,4 @@ def test_a_constant_is_told_from_a_size(candidate: Callable[..., torch.Tensor], 
     (told,) = precheck.compare_kernels(candidate, _smoothed, SHARES, gradients=False, budget=3).errors
     assert told.rule == rule
     assert words in str(told)
-    assert "became" in str(told)
+    assert ("became" in str(told)) == (rule == "kernel-edge")  # small numbers show a constant, before short sums do

@@ -1,21 +1,27 @@
-"""Judges the gradient that equal numbers of an input have together, where an op chooses one of them.
+"""Judges together what is free for each of several equal numbers, where an op chooses among them: their gradients, and their places.
 
 Which of equal numbers is the largest is free, so each of them may have the gradient, or a share of it. But the largest number grows by as much as
 all of them grow together: their gradients add up to one derivative, whichever are chosen. A kernel that gives the whole gradient to each of them is
 wrong. Where the sum depends on a choice too, as of zeros that a relu hides or shows, nothing is asked.
+
+Each place of a sort, or of the best few of a row, may be that of any equal number. But no number is chosen twice: all places of a row differ.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.kernels import reference_error
 from precheck.kernels.running import Outcome
 from precheck.kernels.trial_result import Fault, Judged, Reference
 from precheck.kernels.trials import Made
+from precheck.observe.exact import Exact
+from precheck.ops import base_name
+from precheck.words import counted
 
 if TYPE_CHECKING:
     from precheck.kernels.bench import Bench
@@ -30,7 +36,43 @@ _RUNS = 4
 """Noise runs, each of which chooses anew."""
 
 
-def fault(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) -> Fault | None:
+class _Places(Exact):
+    """float64, noting places that an op chooses, several in a row, of which none comes twice: the tensor, and the axis of its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.chosen: list[tuple[torch.Tensor, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if base_name(func.overloadpacket.__name__) in ops.CHOOSERS and result[1].dim() == args[0].dim():
+            self.chosen += [(result[1], axis) for axis in range(result[1].dim()) if not _again(result[1], axis)]
+        return result
+
+
+def _again(places: torch.Tensor, axis: int) -> int:
+    """How many places come again in their row."""
+    return int((places.sort(axis).values.diff(dim=axis) == 0).sum())
+
+
+def places(bench: Bench, judged: Judged, outcome: Outcome) -> Fault | None:
+    """A fault if a place comes twice among those that an op of the reference chooses."""
+    whole = {name: got for name, got in outcome.values.items() if got is not None and got.dtype is torch.int64 and got.dim() and got.numel()}
+    if not whole or judged.reference is None or not any(bool(judged.reference.floors[name].unknown.any()) for name in whole):
+        return None  # nothing was free
+    mode = _Places()
+    bench.under(mode, judged.trial, made=judged.reference.made)
+    for name, got in whole.items():
+        right = judged.reference.floors[name].exact
+        axes = [axis for chosen, axis in mode.chosen if right.shape == chosen.shape and torch.equal(right, chosen.cpu())]
+        twice = min((_again(got, axis) for axis in axes), default=0)
+        if twice:
+            text = f"{name}: {counted(twice, 'place')} of {got.numel()} for the second time in a row, where each number has one"
+            return Fault("values", name, text, dataclasses.replace(judged.distances[name], wrong=got != right))
+    return None
+
+
+def gradients(bench: Bench, judged: Judged, outcome: Outcome, reference: Reference) -> Fault | None:
     """A fault if equal numbers of an input have together another gradient than with any choice among them."""
     made = reference.made or bench.make(judged.trial)
     for leaf, value in zip(bench.example.leaves, made.values, strict=True):
