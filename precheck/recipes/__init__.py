@@ -11,14 +11,13 @@ from precheck.recipes import (
     mx_block_scaling,
     nvfp4_block_scaling,
     torchao_float8,
-    torchao_floats,
-    torchao_integers,
+    torchao_inference,
     transformer_engine_fp8,
 )
 from precheck.recipes.objects import UnknownOptionError, recipe_of
 from precheck.recipes.recipe import Quantiser, Recipe
 
-_FILES = (transformer_engine_fp8, float8_block_scaling, mx_block_scaling, nvfp4_block_scaling, torchao_float8, torchao_integers, torchao_floats)
+_FILES = (transformer_engine_fp8, float8_block_scaling, mx_block_scaling, nvfp4_block_scaling, torchao_float8, torchao_inference)
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for file in _FILES for recipe in file.RECIPES}
 ALIASES: dict[str, str] = {
     "fp8-delayed": "DelayedScaling", "fp8-current": "Float8CurrentScaling", "fp8-block": "Float8BlockScaling", "mxfp8": "MXFP8BlockScaling",

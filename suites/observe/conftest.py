@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from precheck.observe.recording.waiting import Waiting
+from precheck.observe.recording.recorder import Waiting
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 

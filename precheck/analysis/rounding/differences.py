@@ -26,7 +26,7 @@ from precheck.analysis.propagation.provenance import absolute_error, determined,
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.function_errors import owns
 from precheck.analysis.rounding.function_limits import OWNED
-from precheck.analysis.rounding.low_terms import stored_low
+from precheck.analysis.rounding.remainders import stored_low
 from precheck.analysis.rounding.written_steps import gradients_behind
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function

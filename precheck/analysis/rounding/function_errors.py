@@ -21,10 +21,8 @@ from precheck.analysis.propagation.attribution import Attempts, Attribution, Spl
 from precheck.analysis.propagation.output_impact import GARBAGE, dropped_values
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, rms, share_left_by_cancellation, smallest_normal
 from precheck.analysis.rounding import function_loops
-from precheck.analysis.rounding.asked_low import asked
-from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED
+from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED, asked, cut_off, of_small_numbers
 from precheck.analysis.rounding.function_results import Results
-from precheck.analysis.rounding.range_ends import cut_off, of_small_numbers
 from precheck.analysis.rounding.remainders import takes_from_bits, takes_from_codes
 from precheck.analysis.rounding.written_steps import steps
 from precheck.formats import ONE_ROUNDING

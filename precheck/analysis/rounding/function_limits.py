@@ -1,9 +1,17 @@
-"""How far the result of a user's function may be off, and what makes a line or a function the cause of its error."""
+"""How far the result of a user's function may be off, and what makes a line or a function the cause of its error: whether the precision asks for low
+numbers there, and whether an op has lost what lies at the ends of a format's range."""
 
 from __future__ import annotations
 
-from precheck import formats
+import math
+from collections.abc import Set
+
+from precheck import formats, ops
 from precheck.analysis.limit import Limit
+from precheck.analysis.propagation import attribution, causes
+from precheck.analysis.propagation.attribution import Attribution
+from precheck.analysis.propagation.provenance import underflowed
+from precheck.observe.shadow.operations import Operation, Value
 
 ADDED = Limit(4.0, "unit roundoffs")
 """The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
@@ -26,3 +34,61 @@ n - 1 times its error."""
 
 FUNCTION_ERRORS = (ROUNDED, OWNED, MADE_BY_FUNCTION, WRONG_GRADIENT, ENLARGED)
 """The limits of every rule that blames a line or a function for what a user's function returns."""
+
+
+def asked(made: Attribution) -> bool:
+    """Whether the precision asks for low numbers in a call. Otherwise its author's own casts made all of them."""
+    return has_product(made) or given_low(made)
+
+
+def has_product(made: Attribution) -> bool:
+    """Whether an error passed a product that autocast makes low, unless the author has turned autocast off around it."""
+    return any(each.base in ops.PRODUCTS and not each.autocast_left for each in made.through)
+
+
+def given_low(made: Attribution) -> bool:
+    """Whether an op gets a low number from elsewhere.
+
+    It does not count if another operand of that op is a wide number that the author has cast: of a low and a wide number torch makes a wide one.
+    Nor is a number from elsewhere that the author has cast in the call, though no error passes a cast that loses nothing.
+    """
+    passed = made.through.keys()
+    own = {each.outputs[0] for each in passed if causes.casts_wide(each) and each.inputs and attribution.written(each) and not each.implicit}
+    calls = {each.call for each in passed}
+    given = (each for each in passed if any(source.low and not (source.maker in passed or _cast_here(source, calls)) for source in each.inputs))
+    return any(own.isdisjoint(each.inputs) for each in given)
+
+
+def _cast_here(value: Value, calls: Set[int]) -> bool:
+    """Whether a call's author has cast a number there without loss, as the format has small whole numbers. No error passes such a cast, and yet the
+    number is not from elsewhere."""
+    maker = value.maker
+    if maker is None or value.drift > 0 or maker.base not in ops.CASTS:
+        return False
+    return maker.call in calls and causes.casts_wide(maker) and attribution.written(maker)
+
+
+def of_small_numbers(cause: Operation) -> bool:
+    """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
+    made = cause.outputs[0]
+    return _beyond_rounding(cause) and _small(cause) >= causes.MADE_BY_OP * attribution.own_error(cause, made)
+
+
+def cut_off(cause: Operation) -> bool:
+    """Whether a cast's error is that of numbers beyond the largest of its format, which become the largest one. `clipping` judges these.
+
+    A cast loses nothing but what it rounds, what becomes subnormal or zero, and what it cuts off.
+    """
+    return cause.base in ops.CASTS and _beyond_rounding(cause) and not of_small_numbers(cause)
+
+
+def _beyond_rounding(cause: Operation) -> bool:
+    made = cause.outputs[0]
+    return attribution.own_error(cause, made) > 2 * max(made.rounded, made.local or 0.0)
+
+
+def _small(cause: Operation) -> float:
+    """The error of numbers that are subnormal or became zero, relative to the norm. A zero instead of a number that the format has is not of this
+    kind, such as the arc cosine of what was rounded to one."""
+    made = cause.outputs[0]
+    return math.hypot(causes.subnormal_error(made), made.zeroed if underflowed(made) else 0.0)

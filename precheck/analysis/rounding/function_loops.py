@@ -15,8 +15,7 @@ from typing import NamedTuple
 from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution
 from precheck.analysis.propagation.attribution import Attribution
-from precheck.analysis.rounding.asked_low import asked
-from precheck.analysis.rounding.function_limits import ADDED, OWNED
+from precheck.analysis.rounding.function_limits import ADDED, OWNED, asked
 from precheck.formats import ONE_ROUNDING
 from precheck.observe.shadow.operations import Operation, Value
 

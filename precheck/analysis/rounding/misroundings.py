@@ -26,7 +26,7 @@ from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, S
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import outside
 from precheck.analysis.rounding.function_limits import ADDED
-from precheck.analysis.rounding.low_terms import stored_low
+from precheck.analysis.rounding.remainders import stored_low
 from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value

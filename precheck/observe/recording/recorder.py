@@ -9,7 +9,7 @@ import bisect
 import dataclasses
 import functools
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy
@@ -18,7 +18,6 @@ import torch
 from precheck.observe.recording import reduce
 from precheck.observe.recording.reduce import SAMPLE, Sample, facts, real, thinned
 from precheck.observe.recording.sketch import BLOCK, WIDTH
-from precheck.observe.recording.waiting import Waiting
 from precheck.observe.records import Kind, Record, Trace
 from precheck.observe.setting import Setting
 from precheck.observe.shadow.comparing import fetching
@@ -29,6 +28,25 @@ _TOGETHER = 16 * SAMPLE  # elements that are reduced together: 1 to 4 MB
 _WAITING = 256  # most tensors that wait for it: 16 to 64 MB if all are samples of large tensors
 _LENGTHS = (16 * WIDTH, BLOCK, SAMPLE)  # tensors are padded to the next of these lengths
 _UNKNOWN: dict[str, Any] = {"sketch": numpy.zeros(WIDTH), "norm": math.nan, "amax": math.nan}
+
+
+class Waiting:
+    """Calls that wait for tensors of an accelerator, in the order in which they were made. All come at the end of a run, by one transfer for each
+    dtype."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Sequence[torch.Tensor], Callable[..., None]]] = []
+
+    def add(self, tensors: Sequence[torch.Tensor], then: Callable[..., None]) -> None:
+        """`then` is called with the tensors on the host. Nothing may write into them before that."""
+        self.calls.append((tensors, then))
+
+    def flush(self) -> None:
+        """Fetches all tensors, and makes the calls."""
+        calls, self.calls = self.calls, []
+        held = iter(fetching.fetched([tensor for tensors, _ in calls for tensor in tensors]))
+        for tensors, then in calls:
+            then(*(next(held) for _ in tensors))
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -25,7 +25,6 @@ from precheck.observe.shadow.quantisers import (
     code_limits,
     code_rounding,
     compound_ops,
-    linear_ops,
     rounding_costs,
     straight_through,
     table_places,
@@ -211,7 +210,7 @@ class Codes:
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             zero_points.after_addition(self, op, inputs, tracked[0], result)
         elif linear and not (base in ops.ADDITIONS and zero_points.adds_uncoded(self, inputs) and not zero_points.without_unit(self, inputs)):
-            linear_ops.on_both_copies(self, op, tracks, result)
+            scale_products.on_both_copies(self, op, tracks, result)
             zero_points.after_term(self, op, inputs, result)
         else:
             for track in tracks:
