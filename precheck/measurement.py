@@ -137,7 +137,7 @@ class Measurement:
         self.noises: list[Trace] = []
         self.early: list[Trace] = []  # further noise runs, which end after the first step's loss
         self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # closer runs, by (rounds at every op, ends after the loss)
-        self.own = DecisionLog()  # the decisions that float32 would make by itself
+        self.own = self.seen.own or DecisionLog()  # the decisions that float32 would make by itself
         self.others = OtherReferences(job, precision, self.log, functions=self.functions)
         self.borrowed = self.seen.reference is not None  # whether the shadow of the low run serves as the reference
 

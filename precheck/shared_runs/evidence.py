@@ -37,6 +37,7 @@ class Evidence:
     unseen: str = ""
     functions: bool = False  # whether the trace holds what functions return
     reference: Trace | None = None  # the float32 run on the same decisions, where the shadow of the run can serve as one
+    own: DecisionLog | None = None  # the decisions that float32 would make by itself, where there is a reference
     found: list[Candidate] | None = None  # what the rules on ops found, once it was asked for
 
     def candidates(self) -> list[Candidate]:
@@ -87,7 +88,7 @@ def _gathered(job: Job, precision: Precision, depth: Depth, log: DecisionLog, *,
     seen.observation.scaling = [*seen.observation.scaling, *seen.observation.mixed]  # no gradient of a measurement is discarded
     # the shadow may skip casts to a low format and back that a float32 run would make, so it cannot be the reference here
     beside = None if log.meant else seen.reference
-    return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=beside)
+    return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=beside, own=seen.own)
 
 
 def added_up(job: Job, seen: Evidence) -> dict[str, tuple[str, str]]:
