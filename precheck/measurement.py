@@ -215,6 +215,9 @@ class Measurement:
         if self.borrowed and self.seen.reference is not None:
             self.reference = self.seen.reference
             return
+        if self.seen.beside is not None and not self.precision.gemm:  # else products are surveyed
+            self.reference = self.seen.beside
+            return
         setting = reference(self.dtype, self.precision, follows=self.log, decides=self.own, functions=self.functions)
         self.reference, self.survey = run_beside(self.job, setting, None if self.brief else self.precision.gemm)
 

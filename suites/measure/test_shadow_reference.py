@@ -169,6 +169,31 @@ def test_the_shadow_knows_what_float32_would_decide(make: Callable[[], nn.Module
         assert all(one is two is None or torch.equal(one, two) for one, two in zip(found, own[key], strict=True)), key
 
 
+class Meant(nn.Module):
+    """Rounds its data on one line, in any precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x.bfloat16().float())
+
+
+def test_the_run_that_tells_which_casts_are_meant_is_the_reference() -> None:
+    measured = seen(Meant, "bf16-mixed")
+    beside, own = measured.seen.beside, measured.own
+    assert measured.seen.reference is None
+    assert beside is not None
+    measured._make_reference()
+    assert measured.reference is beside
+    measured.own = DecisionLog()
+    alone = run_alone(measured)
+    assert own.entries.keys() == measured.own.entries.keys()
+    assert list(alone.records) == list(beside.records)
+    assert all(numpy.array_equal(record.sketch, alone.records[key].sketch) for key, record in beside.records.items())
+
+
 def test_a_measurement_makes_no_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = []
 
