@@ -176,6 +176,7 @@ class Training:
         if self.aside is None:
             self._halve(step, lost=lost)
             return
+        self.trace.retaken = True
         with self._unrecorded(), self.aside():
             scale = self._halve(step, lost=lost)
         self._finite_under(step, scale)

@@ -45,7 +45,7 @@ class Reference:
 
     def complete(self, low: Trace) -> Trace | None:
         """The trace of the reference run beside the run `low`. None if a separate run is needed."""
-        if self.observation.opaque or self.observation.followed or low.collapsed or low.elsewhere:
+        if self.observation.opaque or self.observation.followed or low.collapsed or low.elsewhere or low.retaken:
             return None
         self.recorder.unscale(low.scale)
         if self.trace.records.keys() != low.records.keys():
