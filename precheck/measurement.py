@@ -137,7 +137,7 @@ class Measurement:
         self.noises: list[Trace] = []
         self.early: list[Trace] = []  # further noise runs, which end after the first step's loss
         self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # closer runs, by (rounds at every op, ends after the loss)
-        self.own = DecisionLog()  # the decisions that float32 would make by itself
+        self.own = self.seen.own or DecisionLog()  # the decisions that float32 would make by itself
         self.others = OtherReferences(job, precision, self.log, functions=self.functions)
         self.borrowed = self.seen.reference is not None  # whether the shadow of the low run serves as the reference
 
@@ -214,6 +214,9 @@ class Measurement:
     def _make_reference(self) -> None:
         if self.borrowed and self.seen.reference is not None:
             self.reference = self.seen.reference
+            return
+        if self.seen.beside is not None and not self.precision.gemm:  # else products are surveyed
+            self.reference = self.seen.beside
             return
         setting = reference(self.dtype, self.precision, follows=self.log, decides=self.own, functions=self.functions)
         self.reference, self.survey = run_beside(self.job, setting, None if self.brief else self.precision.gemm)

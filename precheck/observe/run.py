@@ -14,7 +14,7 @@ import torch
 from precheck import interrupts
 from precheck.observe import state
 from precheck.observe.containers import tensors
-from precheck.observe.decisions.log import Recording
+from precheck.observe.decisions.log import DecisionLog, Recording
 from precheck.observe.decisions.op_sequence import Program
 from precheck.observe.decisions.replay import DecisionReplay
 from precheck.observe.decisions.selections import Selections
@@ -29,6 +29,7 @@ from precheck.observe.setting import Setting
 from precheck.observe.shadow.memory.window import Judge
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.own_decisions import OwnDecisions
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.reference import Reference
 from precheck.observe.training import Training
@@ -74,6 +75,7 @@ class WatchedRun:
     trace: Trace
     observation: Observation
     reference: Trace | None = None
+    own: DecisionLog | None = None  # what float32 would decide, where there is a reference
 
 
 def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> WatchedRun:
@@ -97,7 +99,8 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
             wish.seen.append(numbers(digest, trace, draws=setting.records is not None and bool(setting.records.drawn)))
     observation = shadow.finish()
     kept.clear()
-    return WatchedRun(trace, observation, None if reference is None else reference.complete(trace))
+    beside = None if reference is None else reference.complete(trace)
+    return WatchedRun(trace, observation, beside, None if beside is None or shadow.own is None else shadow.own.log)
 
 
 def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
@@ -160,6 +163,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
                 stack.enter_context(recording)
             else:  # one mode for both, since calling a mode costs as much as some ops
                 setting.shadow.executor = recording.run
+                setting.shadow.own = OwnDecisions(recording) if setting.steps else None
         elif setting.precision is not None and setting.shadow is None and device == "cpu" and not setting.compiled:
             stack.enter_context(substituted())
         following = None

@@ -84,7 +84,7 @@ class Training:
         self._backward(loss)
         if self.scaler.is_enabled() and not self.trace.collapsed and not self._finite_gradients():
             self._find_scale(step, lost=not bool(loss.isfinite().all()))
-        if step > 1 and (self.trace.collapsed or not bool(loss.isfinite())):
+        if step > 1 and (self.trace.collapsed or not finite_everywhere([loss])):  # which no mode sees: it is no decision of the user's
             self.boundaries.enabled = True  # boundaries are recorded in the first step, and in a later one that fails
             self._rewind()
             self._once_more(step)
@@ -176,6 +176,7 @@ class Training:
         if self.aside is None:
             self._halve(step, lost=lost)
             return
+        self.trace.retaken = True
         with self._unrecorded(), self.aside():
             scale = self._halve(step, lost=lost)
         self._finite_under(step, scale)

@@ -37,6 +37,8 @@ class Evidence:
     unseen: str = ""
     functions: bool = False  # whether the trace holds what functions return
     reference: Trace | None = None  # the float32 run on the same decisions, where the shadow of the run can serve as one
+    beside: Trace | None = None  # the same as a run of its own, if one was made
+    own: DecisionLog | None = None  # the decisions that float32 would make by itself, where there is a reference
     found: list[Candidate] | None = None  # what the rules on ops found, once it was asked for
 
     def candidates(self) -> list[Candidate]:
@@ -53,23 +55,28 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
     raises. If the model fails only under a dispatch mode, the run is made again without one.
     """
     first = _gathered(job, precision, depth, DecisionLog(), functions=functions, refers=refers)
-    lines = frozenset() if first.observation is None else imposed(job, precision, first.log, first.observation.meant)
+    lines = frozenset() if first.observation is None else imposed(job, precision, first, first.observation.meant)
     if not lines:
         return first
-    return _gathered(job, precision, depth, DecisionLog(imposed=lines), functions=functions, refers=refers)
+    again = _gathered(job, precision, depth, DecisionLog(imposed=lines, idle=first.log.idle), functions=functions, refers=refers)
+    if first.beside is None:
+        return again
+    return dataclasses.replace(again, reference=None, beside=first.beside, own=first.own)  # watching changes no bit, so its decisions are the same
 
 
-def imposed(job: Job, precision: Precision, log: DecisionLog, meant: Set[str]) -> frozenset[str]:
+def imposed(job: Job, precision: Precision, seen: Evidence, meant: Set[str]) -> frozenset[str]:
     """The lines of `meant`, which cast to a low format and back, on which a float32 run does not round: `x.to(dtype).float()` with the dtype of the
-    autocast or of a weight. What a program means, it does in any precision and to the same format. These roundings come with the low one."""
-    lines = {line for line, *_ in log.meant} & meant
-    if lines:
+    autocast or of a weight. What a program means, it does in any precision and to the same format. These roundings come with the low one. That run
+    is kept as the reference."""
+    if {line for line, *_ in seen.log.meant} & meant:
+        own = DecisionLog()
         try:
             with doing("looking for roundings that are meant"):
-                run(job, reference(torch.float32, precision, follows=log))
+                setting = reference(torch.float32, precision, follows=seen.log, decides=own, functions=seen.functions)
+                seen.beside, seen.own = run(job, setting), own
         except Exception:  # nobody knows then, and the roundings count as meant
             return frozenset()
-    return frozenset(meant - {line for line, *_ in log.kept})
+    return frozenset(meant - {line for line, *_ in seen.log.kept})
 
 
 def _gathered(job: Job, precision: Precision, depth: Depth, log: DecisionLog, *, functions: bool, refers: bool) -> Evidence:
@@ -87,7 +94,7 @@ def _gathered(job: Job, precision: Precision, depth: Depth, log: DecisionLog, *,
     seen.observation.scaling = [*seen.observation.scaling, *seen.observation.mixed]  # no gradient of a measurement is discarded
     # the shadow may skip casts to a low format and back that a float32 run would make, so it cannot be the reference here
     beside = None if log.meant else seen.reference
-    return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=beside)
+    return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=beside, own=seen.own)
 
 
 def added_up(job: Job, seen: Evidence) -> dict[str, tuple[str, str]]:

@@ -13,6 +13,7 @@ from torch import nn
 import precheck
 from precheck import measurement
 from precheck.measurement import Measurement, job_of
+from precheck.observe.decisions.log import DecisionLog
 from precheck.observe.records import Trace
 from precheck.observe.run import run
 from precheck.observe.setting import reference
@@ -82,6 +83,26 @@ class Chosen(nn.Module):
         return torch.stack([expert(x) * (chosen == number).unsqueeze(-1) for number, expert in enumerate(self.experts)]).sum(0)
 
 
+class Read(Attention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = super().forward(x)
+        return found * 2 if float(self.qkv(x).mean()) > 0 else found
+
+
+class Rounded(nn.Module):
+    """Choices of other kinds: by a comparison, a rounding, a pool and the largest few."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.first(x)
+        kept = torch.where(wide > 0.1, wide, wide.sign() * 0.1) + (wide * 8).round() / 8
+        pooled = nn.functional.max_pool1d(kept, 2)
+        return self.second(pooled) * pooled.topk(4, -1).values.mean(-1, keepdim=True)
+
+
 def seen(make: Callable[[], nn.Module], precision: str, steps: int = 1) -> Measurement:
     torch.manual_seed(0)
     model, inputs = make(), torch.randn(4, 8, 16)
@@ -94,9 +115,9 @@ def run_alone(measured: Measurement) -> Trace:
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
-@pytest.mark.parametrize("make", [Attention, Carried, Sampled])
-def test_the_shadow_has_the_bits_of_a_run_in_float32(make: Callable[[], nn.Module], precision: str) -> None:
-    measured = seen(make, precision)
+@pytest.mark.parametrize(("make", "steps"), [(Attention, 1), (Carried, 1), (Sampled, 1), (Chosen, 1), (Attention, 3)])
+def test_the_shadow_has_the_bits_of_a_run_in_float32(make: Callable[[], nn.Module], steps: int, precision: str) -> None:
+    measured = seen(make, precision, steps)
     shadow = measured.seen.reference
     assert shadow is not None
     alone = run_alone(measured)
@@ -125,13 +146,52 @@ def test_masks_of_a_layer_are_the_runs_in_both(precision: str) -> None:
 @pytest.mark.parametrize(
     ("make", "precision", "why"),
     [
-        (Chosen, "bf16-mixed", "an expert is chosen by low numbers, and float32 might have chosen another"),
+        (Read, "bf16-mixed", "Python has read a low number, and may have branched on it"),
         (Attention, "bf16-true", "the weights themselves are rounded"),
         (Attention, "fp8-e4m3-mixed", "products are emulated"),
     ],
 )
 def test_where_the_two_part_float32_runs_by_itself(make: Callable[[], nn.Module], precision: str, why: str) -> None:
     assert seen(make, precision).seen.reference is None, why
+
+
+@pytest.mark.parametrize("make", [Chosen, Rounded])
+def test_the_shadow_knows_what_float32_would_decide(make: Callable[[], nn.Module]) -> None:
+    measured = seen(make, "bf16-mixed")
+    shadow, own = measured.seen.reference, dict(measured.own.entries)
+    assert shadow is not None
+    measured.own = DecisionLog()
+    alone = run_alone(measured)
+    assert shadow.flips == alone.flips
+    assert sum(flipped for flipped, _ in alone.flips.values()) > 0 or make is Chosen
+    assert own.keys() == measured.own.entries.keys()
+    for key, found in measured.own.entries.items():
+        assert all(one is two is None or torch.equal(one, two) for one, two in zip(found, own[key], strict=True)), key
+
+
+class Meant(nn.Module):
+    """Rounds its data on one line, in any precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x.bfloat16().float())
+
+
+def test_the_run_that_tells_which_casts_are_meant_is_the_reference() -> None:
+    measured = seen(Meant, "bf16-mixed")
+    beside, own = measured.seen.beside, measured.own
+    assert measured.seen.reference is None
+    assert beside is not None
+    measured._make_reference()
+    assert measured.reference is beside
+    measured.own = DecisionLog()
+    alone = run_alone(measured)
+    assert own.entries.keys() == measured.own.entries.keys()
+    assert list(alone.records) == list(beside.records)
+    assert all(numpy.array_equal(record.sketch, alone.records[key].sketch) for key, record in beside.records.items())
 
 
 def test_a_measurement_makes_no_second_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -66,6 +66,14 @@ def place_of(key: Key) -> str:
     return f"{key[0]}|{key[1]}"
 
 
+def count_flips(flips: dict[str, tuple[int, int]], key: Key, mine: Sequence[torch.Tensor | None], other: Sequence[torch.Tensor | None]) -> None:
+    """Adds to `flips`, by place, how many of one op's decisions differ between two runs, and how many there are."""
+    for one, two in zip(mine, other, strict=False):
+        if one is not None and two is not None and two.shape == one.shape:
+            flipped, total = flips.get(place_of(key), (0, 0))
+            flips[place_of(key)] = flipped + int((one != two.to(one.dtype)).sum()), total + one.numel()
+
+
 class Places:
     """Gives each op of a run a key that the same op of another run gets too."""
 
@@ -94,6 +102,7 @@ class Recording(DecisionMode):
         self.narrow = Marked()  # gradients cast low
         self.own, self.nodes = Marked(), set[int]()  # low by casts where autocast is off; their readers by sequence number
         self.given, self.entered = Marked(), Marked()  # the model's inputs, also moved by views and copies; inputs cast low
+        self.decided: Key | None = None  # of the last op, if it has decided or drawn something
 
     def marked(self) -> Callable[[], None]:
         """Returns a function that resets the numbering of ops to its present state, for a step that is run again."""
@@ -113,7 +122,7 @@ class Recording(DecisionMode):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an op and records it. Another mode may call this for each op. Then this mode need not be entered."""
-        kind, backward = nature(func), in_backward()
+        kind, backward, self.decided = nature(func), in_backward(), None
         if self.program is not None and not self.rests:
             self.program.took(kind.name, args, kwargs, backward)
         if kind.view or self.rests:
@@ -129,7 +138,7 @@ class Recording(DecisionMode):
         if mask is not None:
             self.log.entries[self.places.key(kind, tuple(mask.shape), backward)] = (mask,)
         elif kind.draws or decides(kind, args, outputs):
-            key = self.places.key(kind, tuple(outputs[0].shape), backward)
+            key = self.decided = self.places.key(kind, tuple(outputs[0].shape), backward)
             self.log.entries[key] = discrete(kind, outputs)
             if kind.draws:
                 self.log.drawn.add(key)

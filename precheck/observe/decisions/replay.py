@@ -14,11 +14,11 @@ from precheck.observe.decisions.log import (
     Key,
     Places,
     aten,
+    count_flips,
     decides,
     discrete,
     gradient_mask,
     outputs_of,
-    place_of,
 )
 from precheck.observe.decisions.marks import replaced
 from precheck.observe.decisions.modes import DecisionMode
@@ -206,11 +206,7 @@ class DecisionReplay(DecisionMode):
             return
         if self.own is not None:
             self.own.entries[key] = discrete(kind, outputs)
-        for mine, other in zip(outputs, self.compared_with.entries.get(key, ()), strict=False):
-            if other is not None and other.shape == mine.shape:
-                place = place_of(key)
-                flipped, total = self.flips.get(place, (0, 0))
-                self.flips[place] = flipped + int((mine != other.to(mine.dtype)).sum()), total + mine.numel()
+        count_flips(self.flips, key, outputs, self.compared_with.entries.get(key, ()))
 
     def _lifted(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         kwargs = {name: self.lower.get(value, value) if isinstance(value, torch.dtype) else value for name, value in kwargs.items()}

@@ -159,7 +159,8 @@ class Call:
             return  # a view that the op's schema does not declare
         if not any(map(continuous, outputs)):
             flips.after_discrete_op(self, outputs)
-            mode.observation.followed += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
+            if outputs and operation.phase != "backward":  # which decides nothing anew
+                flips.follows(self, outputs)
             mode.record(operation)
             return
         copies = planned.packet in ops.WHOLE_COPIES and bool(self.floats)
@@ -192,7 +193,8 @@ class Call:
             self.operation.opaque = "an op of another library runs once only"
             return None
         if planned.steps:
-            mode.observation.followed += self.operation.phase != "backward"
+            if self.operation.phase != "backward":
+                flips.follows(self, outputs)
             flips.count_flips(self, outputs)
             if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # the run chooses the bins; what each bin sums is computed exactly

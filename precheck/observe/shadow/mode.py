@@ -25,6 +25,7 @@ from precheck.observe.shadow.memory.stable_ids import is_parameter
 from precheck.observe.shadow.memory.window import Iteration, Judge, Window
 from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.own_decisions import OwnDecisions
 from precheck.observe.shadow.places.module_tracker import ModuleTracker
 from precheck.observe.shadow.places.source import Lines
 from precheck.observe.shadow.probes import partial_writes, python_numbers
@@ -77,6 +78,7 @@ class Shadow(UncompiledMode):
         self.amounts, self.places, self.wide = IntegerAmounts(), IntegerUses(), WideNumbers()  # of where a number comes from,
         self.codes, self.delayed_scales, self.collectives = Codes(self), DelayedScales(self), Collectives(self)  # of quantisers, of other ranks
         self.executor: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
+        self.own: OwnDecisions | None = None  # what float32 would decide; None: nobody asks
         tracker.on_gradient, tracker.on_call = self.gradient, self._called
         tracker.on_step.append(self._step_begins)
         tracker.after_step.append(self._step_ends)

@@ -24,7 +24,7 @@ class Reference:
     """A witness of a watched run. It records the shadow of each boundary tensor, and passes the tensor itself to another witness."""
 
     def __init__(self, shadow: Shadow, beside: Witness) -> None:
-        self.memory, self.observation, self.beside = shadow.memory, shadow.observation, beside
+        self.shadow, self.memory, self.observation, self.beside = shadow, shadow.memory, shadow.observation, beside
         self.trace = Trace()
         self.recorder = Recorder(self.trace)
 
@@ -45,7 +45,7 @@ class Reference:
 
     def complete(self, low: Trace) -> Trace | None:
         """The trace of the reference run beside the run `low`. None if a separate run is needed."""
-        if self.observation.opaque or self.observation.followed or low.collapsed or low.elsewhere:
+        if self.observation.opaque or self.observation.followed or low.collapsed or low.elsewhere or low.retaken:
             return None
         self.recorder.unscale(low.scale)
         if self.trace.records.keys() != low.records.keys():
@@ -53,6 +53,7 @@ class Reference:
         for key, record in self.trace.records.items():
             record.is_result, record.place = low.records[key].is_result, low.records[key].place
         self.trace.results, self.trace.optimizer = low.results, low.optimizer
+        self.trace.flips = {} if self.shadow.own is None else self.shadow.own.flips()
         return self.trace
 
     def _shadow(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 EQUAL = 0.5
 """The share of a sorted row's neighbours that are equal from which the row's order comes from places and not from numbers."""
+
+
+def follows(call: Call, outputs: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor] | None = None) -> None:
+    """Counts a decision that the shadow takes over, unless it is known what float32 decides: `theirs`, or what the op makes of its shadows."""
+    own = call.mode.own
+    call.mode.observation.followed += own is None or not own.known(call, outputs, theirs)
 
 
 def after_discrete_op(call: Call, outputs: list[torch.Tensor]) -> None:
@@ -82,7 +89,7 @@ def follow_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tens
     if not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
     if inputs is call.shadows:
-        call.mode.observation.followed += 1
+        follows(call, outputs, shadows)
         call.mode.places.chosen(call.operation, outputs[1])
         _note_choice(call, outputs[1], shadows[1])
     if torch.equal(outputs[1], shadows[1]):
