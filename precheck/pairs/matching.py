@@ -177,18 +177,42 @@ def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tenso
         link = None if _constant(value) else _split(wanted, value, apart)
         if link is not None:
             found.update(dict.fromkeys(link.others, link))
+    for link in dict.fromkeys(found.values()):  # ones and zeros beside weights that are stored otherwise: in the same way
+        for names in _beside(link.others, {name: value for name, value in left.items() if name not in found}):
+            stored = (_stored_as(link, names, wanted, left, ours) for wanted in _beside(link.models, free()))
+            if (same := next(filter(None, stored), None)) is not None:
+                found.update(dict.fromkeys(names, same))
     owners = _owners(found)
-    for name, value in left.items():  # ones and zeros: by the module that holds them, then by order
-        if name in found:
-            continue
-        hits = [wanted for wanted, candidate in free().items() if equal(value, candidate)]
-        home = [wanted for wanted in hits if owners.get(_owner(name)) == _owner(wanted)]
-        last = [wanted for wanted in (home or hits) if wanted.rpartition(".")[2] == name.rpartition(".")[2]] or home or hits
-        if last:
-            found[name] = Link((name,), (last[0],))
-        elif joined := taken_apart(value, free()):
-            found[name] = Link((name,), joined[0], joined[1], joined[2])
+    for at_home in (True, False):  # others: by the module that holds them, then by order
+        for name, value in left.items():
+            hits = [] if name in found else [wanted for wanted, candidate in free().items() if equal(value, candidate)]
+            if at_home:
+                hits = [wanted for wanted in hits if owners.get(_owner(name)) == _owner(wanted)]
+            last = [wanted for wanted in hits if wanted.rpartition(".")[2] == name.rpartition(".")[2]] or hits
+            if last:
+                found[name] = Link((name,), (last[0],))
+            elif not at_home and name not in found and (joined := taken_apart(value, free())):
+                found[name] = Link((name,), joined[0], joined[1], joined[2])
     _by_shape(left, free(), found)
+
+
+def _beside(names: Sequence[str], among: Mapping[str, torch.Tensor]) -> list[tuple[str, ...]]:
+    """The vectors that lie beside these parameters, one in the module of each, under one name: the biases of these weights."""
+    homes = [_owner(name) for name in names]
+    last = [name.rpartition(".")[2] for name in among if _owner(name) == homes[0]]
+    found = [tuple(f"{home}.{each}".lstrip(".") for home in homes) for each in last]
+    return [each for each in found if len(set(each)) == len(homes) and all(name in among and among[name].dim() == 1 for name in each)]
+
+
+def _stored_as(
+    link: Link, others: tuple[str, ...], models: tuple[str, ...], theirs: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tensor]
+) -> Link | None:  # fmt: skip
+    """The link of these vectors, which holds their numbers as `link` holds those of the weights beside them. None if the numbers then differ."""
+    found = dataclasses.replace(link, others=others, models=models, dim=0, same=True, shape=None, axes=())
+    if found.order is not None and len(found.order) != sum(theirs[name].numel() for name in others):
+        return None
+    here, there = found.of_other(theirs), found.of_model(ours)
+    return found if here is not None and there is not None and equal(here, there) else None
 
 
 def _by_shape(left: Mapping[str, torch.Tensor], free: Mapping[str, torch.Tensor], found: dict[str, Link]) -> None:
