@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -72,8 +73,8 @@ def test_watch_names_it_too() -> None:
 def test_a_schedule_is_told_by_the_rate_that_its_steps_had() -> None:
     """As long as the steps, so that the rate which would arrive is one that the schedule has not had. And the report can be recorded as known."""
     model = layer().bfloat16()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    rising = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step == 0 else 100.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=5e-5)
+    rising = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step == 0 else 2.0)
     with precheck.watch() as report:
         for _ in range(4):
             optimizer.zero_grad()
@@ -82,6 +83,6 @@ def test_a_schedule_is_told_by_the_rate_that_its_steps_had() -> None:
             rising.step()
     (found,) = report.errors
     row = next(each for each in report.updates if each["lost"])
-    assert row["rate"] == pytest.approx(1e-4 * (3 / 4) ** 0.5, rel=1e-3)
-    assert "lr 8.7e-05; an lr of" in found.message
+    assert row["rate"] == pytest.approx(5e-5 * (13 / 4) ** 0.5, rel=1e-3)
+    assert "lr 9e-05; an lr of" in found.message
     assert errors_and_places(report).beyond
