@@ -65,9 +65,13 @@ def test_a_cast_is_called_one_where_it_is_blamed_and_in_the_table() -> None:
 
 def test_what_a_test_allows_is_no_failure_and_says_why() -> None:
     words = text(of(check(finding(), finding("nan", "warning"), tolerated={"overflow": "known"})))
-    assert words.startswith("## precheck: 1 of 1 check passed, 1 of them with warnings\n")
+    assert words.startswith("## precheck: 1 of 1 check passed, 1 of them with warnings, 1 of them with errors that are known or allowed\n")
     assert "**overflow** (known)" in words
     assert "✅" not in words, "there is a warning left"
+    alone = text(of(check(finding(), tolerated={"overflow": "known to fail"})))
+    assert alone.startswith("## precheck: 1 of 1 check passed, 1 of them with errors that are known or allowed\n")
+    assert [alone.count(mark) for mark in "☑✅"] == [1, 0]
+    assert "overflow (known to fail)" in alone
 
 
 def test_a_session_without_checks_says_so() -> None:
