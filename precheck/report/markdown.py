@@ -16,7 +16,7 @@ from precheck.report.facts import coarse, excused
 from precheck.report.reasons import Reasons, warnings
 from precheck.report.session import Session, report_of
 from precheck.report.terminal import worst, worst_ops
-from precheck.words import LONGEST, cut, one_line, op_words, portion, printable
+from precheck.words import LONGEST, call_words, cut, one_line, op_words, portion, printable
 
 CAP = 60_000
 """The most bytes of the text. GitHub accepts comments of up to 65 536 characters, and step summaries of up to 1 MiB."""
@@ -128,7 +128,8 @@ def _apart(loss: Loss) -> float:
 def _worst_rows(report: Report) -> list[str]:
     rows, why = worst(report, _ROWS), Reasons(report)
     numbers = [(_or_broken(row, f"{row.r:.2f}"), f"{row.allowed:.2f}") for row in rows]
-    places = [(code(row.tensor), row.kind, row.dtype, str(row.step), _prose(why.reason(row))) for row in rows]
+    names = [call_words(row.tensor) for row in rows]
+    places = [(code(name) + call, row.kind, row.dtype, str(row.step), _prose(why.reason(row))) for row, (name, call) in zip(rows, names, strict=True)]
     table = [(*cells, *place) for cells, place in zip(numbers, places, strict=True)]
     head = ("r", "allowed", "tensor", "kind", "dtype", "step", "why it is no error")
     some = any(cells[-1] for cells in table)

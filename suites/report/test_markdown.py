@@ -38,7 +38,7 @@ def cells(words: str) -> list[list[str]]:
 def test_failed_checks_come_first_with_what_and_where_and_cure() -> None:
     healthy = check(rows=(row(r=1.25),), name="a.py::test_well")
     told = {"name": "a.py::test_broken", "cure": "in_float32(model)", "again": "pytest a.py"}
-    broken = check(finding(), rows=(row(r=float("inf"), nonfinite=3),), ops=(op(nonfinite=3),), **told)
+    broken = check(finding(), rows=(row(r=float("inf"), nonfinite=3), row("wide#2[1]")), ops=(op(nonfinite=3),), **told)
     words = text(of(healthy, without_verdict("a.py::test_new"), broken))
     assert words.splitlines()[0] == "## precheck: 1 of 3 checks failed, 1 without a verdict"
     headings = [token.children[1].content for before, token in pairwise(parsed(words)) if (before.tag, before.nesting) == ("h3", 1)]
@@ -49,6 +49,7 @@ def test_failed_checks_come_first_with_what_and_where_and_cure() -> None:
     assert "\nTo see this again: `pytest a.py`\n" in words
     table = cells(words)
     assert ["3 Inf/NaN", "3.00", "wide", "output", "float16", "1"] in table
+    assert ["1.00", "3.00", "wide[1] in call 2", "output", "float16", "1"] in table
     assert ["3 Inf/NaN", "1", "aten.mul.Tensor", "models/gpt.py:88", "wide", "float16"] in table
     assert table[-3:] == [
         ["❌", "a.py::test_new", "16-mixed", "", "no verdict"],
