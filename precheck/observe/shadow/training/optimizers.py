@@ -29,8 +29,8 @@ def group_of(optimizer: Any, parameter: torch.Tensor) -> int:
 
 def rate(optimizer: Any, group: int) -> float:
     """The learning rate of a group at this moment, or 0."""
-    groups = optimizer.param_groups if optimizer is not None and group >= 0 else ()
-    return float(groups[group].get("lr") or 0.0) if group < len(groups) else 0.0
+    groups = optimizer.param_groups if optimizer is not None else ()
+    return float(groups[group].get("lr") or 0.0) if 0 <= group < len(groups) else 0.0
 
 
 def decays(optimizer: Any, parameter: torch.Tensor) -> bool:
