@@ -13,7 +13,9 @@ from precheck import arguments, interpreter, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
+from precheck.observe.containers import add_note
 from precheck.observe.job import InputError, Job
+from precheck.observe.listeners import doing
 from precheck.pairs import reporting
 from precheck.pairs.callables import as_module, gives_float32
 from precheck.pairs.comparison import Comparison
@@ -105,6 +107,13 @@ class Pair:
             return Against(side, self.recording, self.match if isinstance(self.match, Mapping) else {}, self.precision)
         assert self.matching is not None
         self.model.keeps = planted is not None
+        with doing("running both models"):
+            self.model.low()
+            try:
+                side.low()
+            except Exception as refused:
+                add_note(refused, "raised by other, on inputs that model takes")
+                raise
         return Comparison(self.model, side, self.matching, self.precision)
 
 

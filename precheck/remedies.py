@@ -21,7 +21,6 @@ import torch
 
 from precheck import arguments, interpreter, interrupts
 from precheck.analysis.labels import module_of
-from precheck.analysis.training.displacements import lost
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import Measurement, job_of
@@ -256,7 +255,7 @@ class _Search:
         first = report.errors[0]
         if first.rule != "lost-update":
             return [first.module if first.module in self.modules else ""]
-        return list(dict.fromkeys(module_of(update["parameter"], "update") for update in report.updates if lost(update)))
+        return list(dict.fromkeys(module_of(update["parameter"], "update") for update in report.updates if update["lost"]))
 
     def _shrunk(self, names: list[str], given: Sequence[str] = ()) -> list[str]:
         """The modules of `names` that are needed to pass together with `given`, each replaced by those of its parts that are needed."""

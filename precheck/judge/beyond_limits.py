@@ -6,7 +6,7 @@ import math
 
 from precheck.analysis.labels import module_of, phase_of
 from precheck.analysis.noise_floor import noise
-from precheck.analysis.training.displacements import LOST_UPDATE, lost
+from precheck.analysis.training.displacements import LOST_UPDATE
 from precheck.findings import Report
 from precheck.judge.known_failures import Fault, Observed, Reach
 
@@ -35,7 +35,7 @@ def errors_and_places(report: Report) -> Observed:
             _keep(beyond, where, Reach(times, row.allowed / noise.WARN, clear=times > CLEAR))
     if any(rule == "lost-update" for rule, _ in faults):
         for update in report.updates:
-            if lost(update):
+            if update["lost"]:
                 times = (1 - update["arrived"]) / (1 - LOST_UPDATE)
                 _keep(beyond, place_name("optimizer", module_of(update["parameter"], "update")), Reach(times, math.inf, clear=True))
     return Observed(tuple(faults.values()), beyond, excused)

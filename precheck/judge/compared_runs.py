@@ -49,7 +49,8 @@ def report_on(
     report.boundaries, report.losses = table(rows), losses(rows)
     moved = displacements(asked, low.aged)
     report.updates = [
-        {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty} for each in moved
+        {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty, "lost": each.lost}
+        for each in moved
     ]
     return report
 

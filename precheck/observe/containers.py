@@ -111,7 +111,7 @@ def _note_no_tensor(refused: Exception, inputs: Any) -> None:
         given = [("inputs", inputs)]
     for name, each in given:
         if not isinstance(each, torch.Tensor) and re.search(_WANTS_TENSOR.format(re.escape(type(each).__name__)), str(refused)):
-            _add(refused, f"{name} is {_described(each)}, and the model uses it as a tensor; {_instead(name, each)}")
+            add_note(refused, f"{name} is {_described(each)}, and the model uses it as a tensor; {_instead(name, each)}")
             return
 
 
@@ -125,7 +125,7 @@ def _note_dtype(refused: RuntimeError, model: Any, inputs: Any) -> None:
         named = {each.dtype} | ({held} if each.is_floating_point() else set())
         if each.dtype is not held and any(re.search(rf"\b{_TORCH_NAMES.get(dtype, '-')}\b", str(refused), re.IGNORECASE) for dtype in named):
             mine, theirs = (str(dtype).removeprefix("torch.") for dtype in (each.dtype, held))
-            _add(refused, f"inputs{path} is a tensor of {mine}, and the model's weights are {theirs}; pass inputs{path}.to({held})")
+            add_note(refused, f"inputs{path} is a tensor of {mine}, and the model's weights are {theirs}; pass inputs{path}.to({held})")
             return
 
 
@@ -168,11 +168,11 @@ def _note(refused: TypeError, words: str) -> bool:
     frames, outside = traceback.walk_tb(refused.__traceback__), (__file__, torch.nn.modules.module.__file__)
     misfit = all(frame.f_code.co_filename in outside for frame, _ in frames)
     if misfit:
-        _add(refused, words)
+        add_note(refused, words)
     return misfit
 
 
-def _add(refused: Exception, words: str) -> None:
+def add_note(refused: Exception, words: str) -> None:
     if hasattr(refused, "add_note"):  # from Python 3.11
         refused.add_note(words)
 

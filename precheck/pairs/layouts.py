@@ -154,6 +154,33 @@ def reordered_table(name: str, links: Iterable[Link]) -> str:
     return alone[0].models[0].rpartition(".")[0] if alone else ""
 
 
+def beside(names: Sequence[str], among: Mapping[str, torch.Tensor]) -> list[tuple[str, ...]]:
+    """The vectors that lie beside these parameters, one in the module of each, under one name: the biases of these weights."""
+    homes = [owner(name) for name in names]
+    last = [name.rpartition(".")[2] for name in among if owner(name) == homes[0]]
+    found = [tuple(f"{home}.{each}".lstrip(".") for home in homes) for each in last]
+    return [each for each in found if len(set(each)) == len(homes) and all(name in among and among[name].dim() == 1 for name in each)]
+
+
+def stored_as(
+    link: Link, others: tuple[str, ...], models: tuple[str, ...], theirs: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tensor]
+) -> Link | None:  # fmt: skip
+    """The link of these vectors, which holds their numbers as `link` holds those of the weights beside them. None if the numbers then differ."""
+    found = dataclasses.replace(link, others=others, models=models, dim=0, same=True, shape=None, axes=())
+    if found.order is not None and len(found.order) != sum(theirs[name].numel() for name in others):
+        return None
+    here, there = found.of_other(theirs), found.of_model(ours)
+    return found if here is not None and there is not None and equal(here, there) else None
+
+
+def constant(value: torch.Tensor) -> bool:
+    return value.numel() < 2 or bool((value == value.reshape(-1)[0]).all())
+
+
+def owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
 def _rows(value: torch.Tensor) -> torch.Tensor:
     return value.flatten(0, -2) if value.dim() > 1 else value[:, None]
 

@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 
 from precheck.observe.job import InputError
+from precheck.pairs import layouts
 from precheck.pairs.callables import users_name
-from precheck.pairs.layouts import Link, equal, numbers, one_to_one, rearranged, reordered_table, taken_apart
+from precheck.pairs.layouts import Link, equal, numbers, one_to_one, owner, rearranged, reordered_table, taken_apart
 
 
 @dataclasses.dataclass(slots=True)
@@ -32,14 +33,14 @@ class Matching:
     def counterpart(self, module: str, shape: Sequence[int]) -> str | None:
         """The module of `model` whose tensor of that shape should equal that of a module of `other`. If rows of a weight are in another order, the
         result may be so too. It isn't if no axis is as long as the rows are many: then the module itself reads them, as a cell reads its gates."""
-        rows = {len(link.order) for link in self.links if link.order is not None and any(_owner(name) == module for name in link.others)}
+        rows = {len(link.order) for link in self.links if link.order is not None and any(owner(name) == module for name in link.others)}
         return self.modules.get(module, module if rows and module in self.shared and rows.isdisjoint(shape) else None)
 
     def agrees(self, module: str) -> bool:
         """Whether all weights in a module of `other` hold numbers of `model`, whose modules with these have no weights that `other` lacks."""
         held = [link for link in self.links if any(_within(name, module) for name in link.others)]
-        owners = {_owner(name) for link in held for name in link.models}
-        lacking = owners & {_owner(name) for name in self.missed} or any(_within(name, module) for name in self.lonely)
+        owners = {owner(name) for link in held for name in link.models}
+        lacking = owners & {owner(name) for name in self.missed} or any(_within(name, module) for name in self.lonely)
         return not lacking and all(link.same for link in held)
 
     def holds(self, module: str, wanted: str) -> bool:
@@ -161,7 +162,7 @@ def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tenso
         used = {name for link in found.values() for name in link.models}
         return {name: value for name, value in ours.items() if name not in used}
 
-    told = [name for name, value in left.items() if not _constant(value)]
+    told = [name for name, value in left.items() if not layouts.constant(value)]
     for name in told:  # weights with unique numbers
         links = (one_to_one(name, left[name], wanted, candidate) for wanted, candidate in free().items())
         link = next((each for each in links if each is not None), None)
@@ -174,20 +175,25 @@ def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tenso
             found[name] = link
     for wanted, value in free().items():  # several of other's joined into one of model's
         apart = {name: each for name, each in left.items() if name not in found}
-        link = None if _constant(value) else _split(wanted, value, apart)
+        link = None if layouts.constant(value) else _split(wanted, value, apart)
         if link is not None:
             found.update(dict.fromkeys(link.others, link))
+    for link in dict.fromkeys(found.values()):  # ones and zeros beside weights that are stored otherwise: in the same way
+        for names in layouts.beside(link.others, {name: value for name, value in left.items() if name not in found}):
+            stored = (layouts.stored_as(link, names, wanted, left, ours) for wanted in layouts.beside(link.models, free()))
+            if (same := next(filter(None, stored), None)) is not None:
+                found.update(dict.fromkeys(names, same))
     owners = _owners(found)
-    for name, value in left.items():  # ones and zeros: by the module that holds them, then by order
-        if name in found:
-            continue
-        hits = [wanted for wanted, candidate in free().items() if equal(value, candidate)]
-        home = [wanted for wanted in hits if owners.get(_owner(name)) == _owner(wanted)]
-        last = [wanted for wanted in (home or hits) if wanted.rpartition(".")[2] == name.rpartition(".")[2]] or home or hits
-        if last:
-            found[name] = Link((name,), (last[0],))
-        elif joined := taken_apart(value, free()):
-            found[name] = Link((name,), joined[0], joined[1], joined[2])
+    for at_home in (True, False):  # others: by the module that holds them, then by order
+        for name, value in left.items():
+            hits = [] if name in found else [wanted for wanted, candidate in free().items() if equal(value, candidate)]
+            if at_home:
+                hits = [wanted for wanted in hits if owners.get(owner(name)) == owner(wanted)]
+            last = [wanted for wanted in hits if wanted.rpartition(".")[2] == name.rpartition(".")[2]] or hits
+            if last:
+                found[name] = Link((name,), (last[0],))
+            elif not at_home and name not in found and (joined := taken_apart(value, free())):
+                found[name] = Link((name,), joined[0], joined[1], joined[2])
     _by_shape(left, free(), found)
 
 
@@ -197,27 +203,19 @@ def _by_shape(left: Mapping[str, torch.Tensor], free: Mapping[str, torch.Tensor]
     rest = {name: value for name, value in left.items() if name not in found}
     for name, value in rest.items():
         alike = [wanted for wanted, candidate in free.items() if candidate.shape == value.shape and candidate.is_complex() == value.is_complex()]
-        home = [wanted for wanted in alike if owners.get(_owner(name)) == _owner(wanted)]
+        home = [wanted for wanted in alike if owners.get(owner(name)) == owner(wanted)]
         rivals = sum(each.shape == value.shape for each in rest.values())
         if home or (len(alike) == 1 and rivals == 1):
             found[name] = Link((name,), ((home or alike)[0],), same=False)
 
 
-def _constant(value: torch.Tensor) -> bool:
-    return value.numel() < 2 or bool((value == value.reshape(-1)[0]).all())
-
-
-def _owner(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
 def _owners(found: Mapping[str, Link]) -> dict[str, str]:
     """Modules of `other` with those of `model` that hold their weights. With a part of a weight, or several in one, it computes another thing."""
     votes: dict[str, Counter[str]] = {}
-    joined = {_owner(name) for link in found.values() if len(link.models) + len(link.others) > 2 for name in link.others}
+    joined = {owner(name) for link in found.values() if len(link.models) + len(link.others) > 2 for name in link.others}
     for link in found.values():
         if len(link.models) == len(link.others) == 1 and link.order is None:
-            votes.setdefault(_owner(link.others[0]), Counter())[_owner(link.models[0])] += 1
+            votes.setdefault(owner(link.others[0]), Counter())[owner(link.models[0])] += 1
     return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items() if theirs not in joined}
 
 
@@ -225,7 +223,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
     """Matches modules by the user's mapping, by identity, by their weights, by name. Then those that hold exactly the same weights."""
     ours, theirs = dict(model.named_modules()), dict(other.named_modules())
     known, owners, modules = {id(module): name for name, module in ours.items()}, _owners(found), {"": ""}
-    reordered = {_owner(each) for link in found.values() if link.order is not None for each in link.others}
+    reordered = {owner(each) for link in found.values() if link.order is not None for each in link.others}
     plain: dict[str, str] = {users_name(name): name for name in ours}  # of two, the code that was compiled
     for name, module in theirs.items():
         told = mapped(users_name(name), match)
@@ -241,17 +239,17 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[name] = table
         elif wanted is None and same in ours and name not in reordered:  # with reordered rows, the results are reordered too
             modules[name] = same
-    owned = [_owner(each) for each, _ in other.named_parameters() if mapped(users_name(each), match) is None]
+    owned = [owner(each) for each, _ in other.named_parameters() if mapped(users_name(each), match) is None]
     if owners.get("") and _holds(owners[""], "", found):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
         held = [each for link in found.values() if any(_within(one, name) for one in link.others) for each in link.models]
-        if name and held and name not in modules and (name not in reordered or len(set(map(_owner, held))) > 1):  # not a layer for a layer
-            start = next((modules[each] for each in theirs if modules.get(each) and _owner(each) == name), held[0])
+        if name and held and name not in modules and (name not in reordered or len(set(map(owner, held))) > 1):  # not a layer for a layer
+            start = next((modules[each] for each in theirs if modules.get(each) and owner(each) == name), held[0])
             if (holder := _holder(name, start, found)) is not None and holder in ours:
                 modules[name] = holder
     for name in (each for each in owned if each and each not in reordered):
-        below = _named_below(name, modules.get(_owner(name)), found)
+        below = _named_below(name, modules.get(owner(name)), found)
         if below is not None and below in ours and (name not in modules or _within(modules[name], below)):
             modules[name] = below
     return modules
@@ -274,7 +272,7 @@ def _holder(parent: str, wanted: str, found: Mapping[str, Link]) -> str | None:
     held = {model for link in found.values() if all(_within(each, parent) for each in link.others) for model in link.models}
     linked = {model for link in found.values() for model in link.models}
     while wanted:
-        wanted = _owner(wanted)
+        wanted = owner(wanted)
         under = {each for each in linked if _within(each, wanted)}
         if not under < held:
             return wanted if under == held else None

@@ -16,7 +16,7 @@ from precheck.report.facts import coarse, excused
 from precheck.report.reasons import Reasons, warnings
 from precheck.report.session import Session, report_of
 from precheck.report.terminal import worst, worst_ops
-from precheck.words import LONGEST, cut, one_line, op_words, portion, printable
+from precheck.words import LONGEST, call_words, cut, one_line, op_words, portion, printable
 
 CAP = 60_000
 """The most bytes of the text. GitHub accepts comments of up to 65 536 characters, and step summaries of up to 1 MiB."""
@@ -52,8 +52,13 @@ class _Check:
         return warnings(finding for finding in self.report.findings if finding.rule not in self.tolerated)
 
     @property
+    def let(self) -> bool:
+        """Whether it passed with errors that are known, expected or allowed."""
+        return self.rank > 1 and any(finding.severity == "error" for finding in self.report.findings)
+
+    @property
     def mark(self) -> str:
-        return ("❌", "❌", "⚠️", "✅")[self.rank]
+        return ("❌", "❌", "⚠️", "☑️" if self.let else "✅")[self.rank]
 
 
 def _counts(checks: Sequence[_Check]) -> str:
@@ -62,6 +67,8 @@ def _counts(checks: Sequence[_Check]) -> str:
     noun = "check" if len(checks) == 1 else "checks"
     text = f"{failed} of {len(checks)} {noun} failed" if failed else f"{len(checks) - lost} of {len(checks)} {noun} passed"
     text += f", {warned} {'passed' if failed else 'of them'} with warnings" if warned else ""
+    let = sum(check.let for check in checks)
+    text += f", {let} {'passed' if failed else 'of them'} with errors that are known or allowed" if let else ""
     text += f", {refused} of a model that does not run" if refused else ""
     return text + (f", {lost - refused} without a verdict" if lost > refused else "")
 
@@ -121,7 +128,8 @@ def _apart(loss: Loss) -> float:
 def _worst_rows(report: Report) -> list[str]:
     rows, why = worst(report, _ROWS), Reasons(report)
     numbers = [(_or_broken(row, f"{row.r:.2f}"), f"{row.allowed:.2f}") for row in rows]
-    places = [(code(row.tensor), row.kind, row.dtype, str(row.step), _prose(why.reason(row))) for row in rows]
+    names = [call_words(row.tensor) for row in rows]
+    places = [(code(name) + call, row.kind, row.dtype, str(row.step), _prose(why.reason(row))) for row, (name, call) in zip(rows, names, strict=True)]
     table = [(*cells, *place) for cells, place in zip(numbers, places, strict=True)]
     head = ("r", "allowed", "tensor", "kind", "dtype", "step", "why it is no error")
     some = any(cells[-1] for cells in table)
@@ -176,7 +184,8 @@ def _closest(check: _Check) -> str:
 def _rules(check: _Check) -> list[str]:
     if check.error:
         return ["does not run" if check.does_not_run else "no verdict"]
-    return list(dict.fromkeys(each.rule for each in check.report.findings if each.severity != "note"))
+    found = dict.fromkeys(each.rule for each in check.report.findings if each.severity != "note")
+    return [f"{rule} ({_prose(check.tolerated[rule])})" if rule in check.tolerated else rule for rule in found]
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

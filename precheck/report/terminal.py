@@ -150,6 +150,8 @@ def _headline(report: Report) -> str:
         return f"nothing was judged{under}: {without.removeprefix('none: ')}"
     if not report.boundaries and "shadowed" in report.facts:
         reference = report.facts.get("reference", "float32")
+        if not report.facts["ops"]:
+            return f"{well}{under}: nothing was watched, since no op of torch ran in this process"
         if not report.facts["shadowed"]:
             lowest = "float32" if reference == "float64" else "a low format"
             more = "" if report.precision else '; watch(precision="32-true") follows float32 beside float64'

@@ -49,6 +49,8 @@ def widened(operation: Operation, wide: str) -> str:
         return uncast(operation, wide)
     if line := since(operation):
         return f"stay in {wide} from {line} on"
+    if made == wide:  # it does compute in it, on what was rounded before
+        return f"keep what this line reads in {wide}, from where it is made on"
     here = operation.since is not None and _asked_at(operation.since[1]) == operation.blamed  # its own line casts
     return f"stay in {wide} on this line" if here else f"call {call} on what this line reads"
 

@@ -17,7 +17,7 @@ STEP = Operation(7, "step", "optimizer", "", "train.py:9", 1)
 
 def update(name: str = "net.norm.weight", **given: Any) -> Update:
     """64 weights of about one in bfloat16, after 4 steps of 1e-4 each, of which nothing arrived."""
-    settled = {"steps": 4, "common": 0.0, "wanted": 4 * 64 * 1e-8, "arrived": 0.0, "size": 8.0, "sampled": 64, "rate": 1e-4}
+    settled = {"steps": 4, "common": 0.0, "wanted": 4 * 64 * 1e-8, "arrived": 0.0, "size": 8.0, "sampled": 64, "rated": 4 * 1e-8}
     return Update(name, (64,), "bfloat16", STEP, **(settled | given))
 
 

@@ -214,12 +214,12 @@ class TestSeen:
     def test_lost_updates_are_places_too(self) -> None:
         report = Report(findings=[Finding("lost-update", "error", "…", phase="optimizer", module="a", measured=0.0, limit=0.5)])
         report.updates = [
-            {"parameter": "a.weight", "steps": 4, "arrived": 0.0, "uncertainty": 0.1},
-            {"parameter": "b.weight", "steps": 4, "arrived": 0.45, "uncertainty": 0.1},
+            {"parameter": "a.weight", "steps": 4, "arrived": 0.0, "lost": True},
+            {"parameter": "b.weight", "steps": 4, "arrived": 0.45, "lost": False},
         ]
         found = errors_and_places(report)
         assert found.beyond == {"optimizer a": Reach(2.0, math.inf, clear=True)}
-        report.updates[1]["arrived"] = 0.1
+        report.updates[1] |= {"arrived": 0.1, "lost": True}
         assert worse(recorded([], found), errors_and_places(report), TODAY) == ["optimizer b is 1.8 times its limit, and was within it"]
 
     def test_it_travels_as_json(self) -> None:

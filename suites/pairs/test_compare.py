@@ -309,8 +309,9 @@ def test_nothing_of_the_users_is_changed() -> None:
     for precision in ("32-true", "bf16-true", "16-mixed"):
         assert compared(model, other, x, precision=precision, loss=lambda out: out.square().mean(), **ADAM).errors
         assert all(map(same, before, state()))
-    with pytest.raises(RuntimeError, match="on purpose"):
+    with pytest.raises(RuntimeError, match="on purpose") as raised:
         compared(model, lambda x: (_ for _ in ()).throw(RuntimeError("on purpose")), x)
+    assert getattr(raised.value, "__notes__", ["raised by other, on inputs that model takes"]) == ["raised by other, on inputs that model takes"]
     assert all(map(same, before, state()))
 
 

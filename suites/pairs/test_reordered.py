@@ -108,3 +108,44 @@ def test_a_bias_that_model_lacks_is_told() -> None:
     other[0].weight = model[0].weight
     (error, *_) = precheck.compare(model, other, torch.randn(3, 4)).errors
     assert "0.bias is not zero, and model has none there" in error.message
+
+
+class Spread(nn.Module):
+    """The layers of `nn.MultiheadAttention` one by one."""
+
+    def __init__(self, given: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({name: nn.Linear(8, 8) for name in ("q", "k", "v", "o")})
+        for name, weight, bias in zip("qkv", given.in_proj_weight.chunk(3), given.in_proj_bias.chunk(3), strict=True):
+            self.parts[name].load_state_dict({"weight": weight.detach(), "bias": bias.detach()})
+        self.parts["o"].load_state_dict(given.out_proj.state_dict())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (self.parts[name](x).unflatten(-1, (2, 4)).transpose(1, 2) for name in "qkv")
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.parts["o"](mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("there_and_back", [False, True])
+def test_biases_of_zeros_are_joined_as_the_weights_beside_them(there_and_back: bool) -> None:
+    """All biases of a new attention are zeros, so their numbers do not tell one from another."""
+    torch.manual_seed(0)
+    model: nn.Module = Attention()
+    other: nn.Module = Spread(model.attention)  # type: ignore[arg-type]
+    x, sides = torch.randn(2, 5, 8), (other, model) if there_and_back else (model, other)
+    report = precheck.compare(*sides, x, loss=lambda out: out.square().sum())
+    assert report.verdict == "rounding"
+    assert not report.facts.get("unmatched_in_other")
+    assert sum(row.tensor.endswith("bias") for row in report.boundaries if row.kind == "parameter-gradient") == 2  # of the three as one
+    with torch.no_grad():
+        other.parts["k"].weight.mul_(1.1)  # type: ignore[union-attr,index]
+    assert precheck.compare(*sides, x, loss=lambda out: out.square().sum()).errors

@@ -92,3 +92,17 @@ def test_a_model_that_rounding_alone_moves_far_passes_and_is_told_to_be_too_coar
         result.stdout.fnmatch_lines(["bf16-true is too coarse for * of *nets.* (*%)*correct rounding explains it in test_it.py::test_inverse*"])
     else:
         result.stdout.no_fnmatch_line("*too coarse*")
+
+
+def test_a_test_that_asks_for_a_fixture_and_never_calls_it_is_warned_of(pytester: pytest.Pytester, project: Project) -> None:
+    project(
+        'def test_nothing(check_precision, watch_precision):\n    print("passes whatever the model does")\n',
+        "def test_skipped(check_precision):\n    pytest.skip()\n",
+        "def test_called(watch_precision):\n    with watch_precision():\n        torch.ones(2) + 1\n",
+        record=False,
+    )
+    result = pytester.runpytest_inprocess("-Wdefault")
+    result.assert_outcomes(passed=2, skipped=1, warnings=1)
+    result.stdout.fnmatch_lines(["*this test asks for check_precision and watch_precision, and made no check: precheck has judged nothing in it"])
+    pytester.runpytest_inprocess("-Werror", "--golden-refresh").assert_outcomes(passed=2, skipped=1)
+    pytester.runpytest_inprocess("-Werror").assert_outcomes(passed=1, failed=1, skipped=1)

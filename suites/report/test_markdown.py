@@ -38,7 +38,7 @@ def cells(words: str) -> list[list[str]]:
 def test_failed_checks_come_first_with_what_and_where_and_cure() -> None:
     healthy = check(rows=(row(r=1.25),), name="a.py::test_well")
     told = {"name": "a.py::test_broken", "cure": "in_float32(model)", "again": "pytest a.py"}
-    broken = check(finding(), rows=(row(r=float("inf"), nonfinite=3),), ops=(op(nonfinite=3),), **told)
+    broken = check(finding(), rows=(row(r=float("inf"), nonfinite=3), row("wide#2[1]")), ops=(op(nonfinite=3),), **told)
     words = text(of(healthy, without_verdict("a.py::test_new"), broken))
     assert words.splitlines()[0] == "## precheck: 1 of 3 checks failed, 1 without a verdict"
     headings = [token.children[1].content for before, token in pairwise(parsed(words)) if (before.tag, before.nesting) == ("h3", 1)]
@@ -49,6 +49,7 @@ def test_failed_checks_come_first_with_what_and_where_and_cure() -> None:
     assert "\nTo see this again: `pytest a.py`\n" in words
     table = cells(words)
     assert ["3 Inf/NaN", "3.00", "wide", "output", "float16", "1"] in table
+    assert ["1.00", "3.00", "wide[1] in call 2", "output", "float16", "1"] in table
     assert ["3 Inf/NaN", "1", "aten.mul.Tensor", "models/gpt.py:88", "wide", "float16"] in table
     assert table[-3:] == [
         ["❌", "a.py::test_new", "16-mixed", "", "no verdict"],
@@ -65,9 +66,13 @@ def test_a_cast_is_called_one_where_it_is_blamed_and_in_the_table() -> None:
 
 def test_what_a_test_allows_is_no_failure_and_says_why() -> None:
     words = text(of(check(finding(), finding("nan", "warning"), tolerated={"overflow": "known"})))
-    assert words.startswith("## precheck: 1 of 1 check passed, 1 of them with warnings\n")
+    assert words.startswith("## precheck: 1 of 1 check passed, 1 of them with warnings, 1 of them with errors that are known or allowed\n")
     assert "**overflow** (known)" in words
     assert "✅" not in words, "there is a warning left"
+    alone = text(of(check(finding(), tolerated={"overflow": "known to fail"})))
+    assert alone.startswith("## precheck: 1 of 1 check passed, 1 of them with errors that are known or allowed\n")
+    assert [alone.count(mark) for mark in "☑✅"] == [1, 0]
+    assert "overflow (known to fail)" in alone
 
 
 def test_a_session_without_checks_says_so() -> None:

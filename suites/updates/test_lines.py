@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import precheck
+from precheck.judge.beyond_limits import errors_and_places
 
 
 class Descent(torch.optim.Optimizer):
@@ -66,3 +68,21 @@ def test_watch_names_it_too() -> None:
             optimizer.step()
     (found,) = report.errors
     assert (found.rule, found.source.endswith(line())) == ("lost-update", True)
+
+
+def test_a_schedule_is_told_by_the_rate_that_its_steps_had() -> None:
+    """As long as the steps, so that the rate which would arrive is one that the schedule has not had. And the report can be recorded as known."""
+    model = layer().bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=5e-5)
+    rising = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step == 0 else 2.0)
+    with precheck.watch() as report:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(32, 64).bfloat16()).square().mean().backward()
+            optimizer.step()
+            rising.step()
+    (found,) = report.errors
+    row = next(each for each in report.updates if each["lost"])
+    assert row["rate"] == pytest.approx(5e-5 * (13 / 4) ** 0.5, rel=1e-3)
+    assert "lr 9e-05; an lr of" in found.message
+    assert errors_and_places(report).beyond

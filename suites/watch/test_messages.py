@@ -133,3 +133,6 @@ def test_a_block_without_low_formats_is_said_to_have_been_compared_with_nothing(
     with precheck.watch(precision=precision) as report:
         x.add(0.5)
     assert report.summary().splitlines()[0] == said
+    with precheck.watch(precision=precision) as report:
+        pass
+    assert report.summary().endswith(": nothing was watched, since no op of torch ran in this process")

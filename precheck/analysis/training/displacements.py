@@ -58,11 +58,6 @@ class Displacement:
         return self.arrived + self.uncertainty < LOST_UPDATE
 
 
-def lost(row: Mapping[str, Any]) -> bool:
-    """Whether an update is lost, by its row in `Report.updates`."""
-    return bool(row["arrived"] + row["uncertainty"] < LOST_UPDATE)
-
-
 def displacements(rows: Iterable[ComparedTensor], aged: Mapping[str, tuple[float, int]] = _UNAGED) -> list[Displacement]:
     """The displacement of each parameter that is stored low, at the last recorded step, and of each wide one that did not move at all.
 
@@ -150,7 +145,7 @@ def table(observation: Observation) -> list[dict[str, Any]]:
     return [
         {"parameter": each.parameter, "dtype": each.dtype, "steps": each.steps, "edq": each.edq, "arrived": each.arrived, "moved": each.moved,
          "sampled": each.sampled, "absorbed": each.absorbed, "lost_mass": each.mass, "rate": each.rate, "held": each.held, "aged": each.aged,
-         "horizon": each.horizon, **_sizes(each)}
+         "horizon": each.horizon, "lost": is_lost(each), **_sizes(each)}
         for each in observation.updates
     ]  # fmt: skip
 

@@ -33,7 +33,7 @@ function columnsOf(table, kind) {
       number("relativeFloor", "noise floor", 100, { help: "The relative error that correct rounding explains" }),
       count("nonfinite", "Inf/NaN", 74, bad),
       words("kind", "kind", 152, { plain: true }),
-      words("tensor", "tensor", 0, { tail: true, narrow: 0 }),
+      words("tensor", "tensor", 0, { tail: true, narrow: 0, text: (i) => clipped(ofCall(table.at("tensor", i))) }),
       count("step", "step", 58, { rising: true }),
       words("dtype", "dtype", 72, { plain: true }),
       words("shape", "shape", 118, { plain: true }),
@@ -55,6 +55,11 @@ function columnsOf(table, kind) {
     count("flips", "flips", 58, { optional: true, help: "Choices that came out otherwise" }),
     words("opaque", "not followed", 110, { optional: true, plain: true, help: "Why the reference could not follow" }),
   ];
+}
+
+/** "attn[1] in call 2" for the name "attn#2[1]", as on the terminal. */
+function ofCall(tensor) {
+  return tensor.replace(/#(\d+)(\[.*)?$/, (_, call, path) => `${path ?? ""} in call ${call}`);
 }
 
 /** The columns that say anything of these rows. */

@@ -21,14 +21,23 @@ def states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: state for name, state in held.items() if state.shape == mine.shape and addressable(state)}
 
 
-def rate(optimizer: Any, parameter: torch.Tensor) -> float:
-    return _asked(optimizer, parameter, "lr")
+def group_of(optimizer: Any, parameter: torch.Tensor) -> int:
+    """The number of the group that holds a parameter, or -1."""
+    groups = optimizer.param_groups if optimizer is not None else ()
+    return next((number for number, group in enumerate(groups) if any(each is parameter for each in group["params"])), -1)
+
+
+def rate(optimizer: Any, group: int) -> float:
+    """The learning rate of a group at this moment, or 0."""
+    groups = optimizer.param_groups if optimizer is not None else ()
+    return float(groups[group].get("lr") or 0.0) if 0 <= group < len(groups) else 0.0
 
 
 def decays(optimizer: Any, parameter: torch.Tensor) -> bool:
     """Whether the user chose a parameter's weight decay: it is neither zero nor the default of the optimizer's class."""
     made: Any = type(optimizer)
-    return _asked(optimizer, parameter, "weight_decay") not in (0.0, default_decay(made))
+    group = group_of(optimizer, parameter)
+    return group >= 0 and float(optimizer.param_groups[group].get("weight_decay") or 0.0) not in (0.0, default_decay(made))
 
 
 @functools.cache
@@ -36,12 +45,6 @@ def default_decay(kind: Any) -> float:
     """The default weight decay of a class of optimizers."""
     named = inspect.signature(kind.__init__).parameters.get("weight_decay")
     return float(named.default) if named is not None and isinstance(named.default, (int, float)) else 0.0
-
-
-def _asked(optimizer: Any, parameter: torch.Tensor, name: str) -> float:
-    """The option `name` of a parameter's group, as a number. 0 if there is none."""
-    groups = optimizer.param_groups if optimizer is not None else ()
-    return next((float(group.get(name) or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
 
 
 def parameters(optimizer: Any) -> list[torch.Tensor]:

@@ -114,7 +114,7 @@ class Update:
     moved: int = 0  # how many of these have changed
     absorbed: float = 0.0  # of the elements that should move in a step, the share that does not, averaged over steps
     mass: float = 0.0  # share of Σ |meant| in these elements
-    rate: float = 0.0  # learning rate, at the first step
+    rated: float = 0.0  # Σ learning rate², over steps
     wrote: str = ""  # the user's own line that wrote the weight, or led to it
     aged: float | None = None  # share of the displacement after `horizon` steps of the optimizer alone, if the run was too short to tell
     horizon: int = 0
@@ -134,6 +134,11 @@ class Update:
     def step(self) -> float:
         """The root mean square of an intended step's elements."""
         return math.sqrt(self.wanted / max(1, self.steps)) / math.sqrt(max(1, self.sampled))
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, or of a schedule's the root mean square, as `step` is."""
+        return math.sqrt(self.rated / max(1, self.steps))
 
     @property
     def roundoff(self) -> float:

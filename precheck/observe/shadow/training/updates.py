@@ -23,7 +23,7 @@ from precheck.observe.shadow.memory.stable_ids import Identities, WeakReference
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.replaying.replay import addressable, local
 from precheck.observe.shadow.training import optimizer_rollout
-from precheck.observe.shadow.training.optimizers import decays, parameters, rate, states
+from precheck.observe.shadow.training.optimizers import decays, group_of, parameters, rate, states
 from precheck.observe.shadow.training.step_records import Before, OptimizerState, Update
 from precheck.torch_internals import storage_key
 
@@ -44,6 +44,8 @@ class _Seen:
     update: Update
     parameter: WeakReference
     optimizer: weakref.ref[Any] | None = None
+    group: int = -1  # the parameter's, in its optimizer
+    rate: float = 0.0  # learning rate of the last step
     displaced: Samples | None = None  # how far all steps moved the parameter, and its shadow
     states: dict[str, tuple[torch.Tensor, torch.Tensor, int]] = dataclasses.field(default_factory=dict)  # at the first step, and steps since
     wrote: dict[str, str] = dataclasses.field(default_factory=dict)  # the line that writes each state
@@ -73,7 +75,7 @@ class _Seen:
         """Adds a step, and returns what all steps are short of. `wanted`: the elements that it should have moved. `drift`: that of its gradient."""
         update, before = self.update, self.displaced
         far, aim = self.displaced = (moved, meant) if before is None else (before[0] + moved, before[1] + meant)
-        update.steps += 1
+        update.steps, update.rated = update.steps + 1, update.rated + self.rate**2
         update.first_drift, update.gradient_drift = update.first_drift if before else drift, max(update.gradient_drift, drift)
         common, square = _products(moved, meant)
         update.common, update.wanted = update.common + common, update.wanted + square
@@ -197,10 +199,10 @@ class Updates:
             self.doubtful.add(number)
             return
         if seen is None:
-            update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(owner, parameter))
+            update = Update(name, tuple(mine.shape), cell.value.dtype, operation)
             update.wrote = cell.value.maker.blamed if cell.value.maker is not None else ""
-            seen = every[number] = _Seen(update, self.identity.refer(parameter), optimizer)
-        seen.last, gradient = was, was.gradient
+            seen = every[number] = _Seen(update, self.identity.refer(parameter), optimizer, group_of(owner, parameter))
+        seen.last, seen.rate, gradient = was, rate(owner, seen.group), was.gradient
         if gradient is None and parameter.grad is not None:  # a closure made it during the step
             gradient = self._value(parameter.grad)
         written = ((name, self._value(state)) for name, state in states.items())
