@@ -55,7 +55,7 @@ BUGS = [
     Planted(
         name="certainty-half",
         healthy=BETA,
-        planted="    clicks, passes = clicks.half(), passes.half()\n    total = clicks + passes  # culprit\n"
+        planted="    clicks, passes = clicks.half(), passes.half()  # culprit\n    total = clicks + passes  # culprit\n"
         "    return (clicks * passes / (total.square() * (total + 1))).sqrt().float()  # culprit\n",
         precisions=HALF,
         part="function:certainty",
