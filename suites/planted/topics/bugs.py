@@ -13,6 +13,7 @@ LOGS = "    logs = alpha.log()\n"
 SPREAD = "    spread = torch.expm1(grown) - grown\n"
 UNIFORM = "    uniform = (ticks.float() + 0.5) / TICKS\n    return scale * (-torch.log1p(-uniform)).pow(1 / shape)\n"
 CHANCE = "    chance = (theta[:, :, None] * beta).sum(1)\n"
+GUARD = "    return (chance + 1e-12).log()\n"
 PERPLEXITY = "    return (-(counts * logs).sum(1) / lengths(counts)).exp()\n"
 ORDERS = "    orders = torch.lgamma(number + 1) - torch.lgamma(number + total)\n"
 ONE = "    one, both = (seen.float() + 1) / CORPUS, (together.float() + 1) / CORPUS\n"
@@ -79,6 +80,7 @@ BUGS = [
         name="rare-words-vanish",
         healthy=CHANCE,
         planted="    chance = (theta[:, :, None] * beta).sum(1).half()  # culprit\n",
+        more=((GUARD, GUARD.rstrip() + "  # culprit\n"),),
         precisions=HALF,
         part="function:log_chances",
         rules=("underflow", "vanished-constant", *INFINITE),
