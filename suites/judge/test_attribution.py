@@ -11,7 +11,8 @@ from graph import Graph, given
 from scenario import finds, passes
 
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.attribution import FAILURES, Attempts, Attribution, Splits
+from precheck.analysis.propagation.attribution import Attribution, Splits
+from precheck.analysis.propagation.walks import FAILURES, Attempts
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.places.source import Function
 

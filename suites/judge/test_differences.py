@@ -158,12 +158,12 @@ def test_a_wide_difference_is_nobodys_fault_if_no_function_made_most_of_its_term
 
 
 def above_a_known_energy() -> torch.Tensor:
-    energy = (normal(256) - 400).to(LOW)
-    return (energy + 400.0).float()  # fault
+    energy = (normal(256) - 400).to(LOW)  # fault
+    return (energy + 400.0).float()
 
 
 def test_what_an_addition_leaves_of_opposite_terms_is_called_a_sum() -> None:
-    finds(above_a_known_energy, "cancellation", says="a sum whose terms cancel: off by")
+    finds(above_a_known_energy, "amplified-rounding", says="a sum whose terms cancel: off by")
 def prices() -> torch.Tensor:
     return 61_000 + torch.cumsum(2.5 * normal(40, 3), 0)
 
@@ -251,3 +251,31 @@ def test_what_the_turns_of_a_loop_lost_is_not_lost_where_its_state_is_read() -> 
 
 def test_what_an_earlier_difference_of_running_sums_lost_was_lost_in_the_sums() -> None:
     assert blamed(smoothed, smoothed, "sums =")
+
+
+NEAR = 0.3 + 0.001 * torch.randn(64, 8, generator=torch.Generator().manual_seed(3))
+
+
+def cast_before_it_is_subtracted() -> torch.Tensor:
+    one, other = NEAR.sin(), NEAR.flip(0).sin()
+    one, other = one.bfloat16(), other.bfloat16()  # fault
+    return (one - other).float()
+
+
+def cast_after_it_is_subtracted() -> torch.Tensor:
+    one, other = NEAR.sin(), NEAR.flip(0).sin()
+    return (one - other).bfloat16().float()
+
+
+def cast_on_two_lines() -> torch.Tensor:
+    one = NEAR.sin().bfloat16()
+    other = NEAR.flip(0).sin().bfloat16()
+    return (one - other).float()  # fault
+
+
+def test_the_cast_is_named_that_alone_makes_a_difference_low() -> None:
+    """The difference rounds nothing. Of two casts on two lines neither makes it right, and it is named itself."""
+    finding = finds(cast_before_it_is_subtracted, "amplified-rounding", says="a difference of nearly equal numbers")
+    assert finding.advice.startswith("leave out this cast, and round after aten.sub.Tensor")
+    finds(cast_on_two_lines, "cancellation", says="in bfloat16 since")
+    passes(cast_after_it_is_subtracted)

@@ -33,8 +33,6 @@ SIZED = ops.SUMS | ops.STEADY
 """Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
 UNCHANGING = SIZED | ops.SCALING | ops.CASTS
 """Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
-FAILURES = 8
-"""So many walks without an answer for one line, and only some of its ops are walked from."""
 Errors = Callable[[Value], float]
 """The relative error of a value."""
 
@@ -47,27 +45,6 @@ def drift(value: Value) -> float:
 def number(operation: Operation) -> int:
     """The place of an op in the run."""
     return operation.number
-
-
-class Attempts:
-    """Counts for each line the walks that found no cause. A walk goes back over a whole loop, so a walk in each of n iterations would cost n²
-    steps."""
-
-    def __init__(self) -> None:
-        self.waits: dict[tuple[object, ...], int] = defaultdict(int)
-        self.passed: dict[tuple[object, ...], int] = defaultdict(int)
-
-    def due(self, line: tuple[object, ...]) -> bool:
-        """Whether to walk: always at first. After eight walks without an answer, only when the number of iterations has doubled."""
-        if self.waits[line] < FAILURES:
-            return True
-        self.passed[line] += 1
-        return self.passed[line] >= self.waits[line]
-
-    def failed(self, line: tuple[object, ...]) -> None:
-        """Notes that a walk for this line found no cause."""
-        self.waits[line] = 2 * self.waits[line] if self.waits[line] >= FAILURES else self.waits[line] + 1
-        self.passed[line] = 0
 
 
 class Splits:
@@ -139,7 +116,8 @@ class Attribution:
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
         """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.
 
-        Then the code should be changed at the difference, since a difference in float32 needs terms in float32. If the difference subtracts the
+        Then the code should be changed at the difference, since a difference in float32 needs terms in float32. But if a cast of the author's on
+        the line of `cause` is all that makes it low, and made half of the error, that cast should go (`asks_low`). If the difference subtracts the
         square of what `cause` made, it should be changed in any format (`is_variance_of_squares`). A difference in a function that is called
         with low numbers counts too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored
         (`causes.shares_operand`).
@@ -147,7 +125,10 @@ class Attribution:
         """
         called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
         after = (each for each in self._after(cause) if same_function(each, cause, functions) or (called and each.call == called))
-        return next((each for each in after if self._cancels(each) and (each.outputs[0].low or is_variance_of_squares(each, cause))), None)
+        found = next((each for each in after if self._cancels(each) and (each.outputs[0].low or is_variance_of_squares(each, cause))), None)
+        if found is None or not asks_low(cause, found, functions) or is_variance_of_squares(found, cause):
+            return found
+        return None if sum(share for each, share in self.shares.items() if each.line == cause.line) >= causes.MADE_BY_OP else found
 
     def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
         """The op of the user's with most of the error, and the op whose line should be changed: the same one, or the difference that amplifies it."""
@@ -190,6 +171,14 @@ def later(one: Operation | None, other: Operation | None) -> Operation | None:
 def same_function(one: Operation, other: Operation, functions: Mapping[str, Function]) -> bool:
     """Whether the lines of two ops are in one function of the user's. `functions`: the function of each line."""
     return functions.get(one.blamed) == functions.get(other.blamed)
+
+
+def asks_low(cause: Operation, operation: Operation, functions: Mapping[str, Function]) -> bool:
+    """Whether an op computes low only because an earlier line of its function, that of `cause`, casts what it reads. A difference of nearly equal
+    numbers rounds nothing (Sterbenz): without the cast it is right, and beside the cast no change of its own line mends it."""
+    low = [source for source in operation.inputs if source.low]
+    here = cause.blamed != operation.blamed and same_function(cause, operation, functions)
+    return here and bool(low) and all(source.since is not None and source.since.line == cause.blamed for source in low)
 
 
 def written(operation: Operation) -> bool:

@@ -17,9 +17,10 @@ from precheck import formats, ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.attribution import Attempts, Attribution, Splits
+from precheck.analysis.propagation.attribution import Attribution, Splits
 from precheck.analysis.propagation.output_impact import GARBAGE, dropped_values
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, rms, share_left_by_cancellation, smallest_normal
+from precheck.analysis.propagation.walks import Attempts
 from precheck.analysis.rounding import function_loops
 from precheck.analysis.rounding.function_limits import ADDED, COARSE, MADE_BY_FUNCTION, OWNED, ROUNDED, asked, cut_off, of_small_numbers
 from precheck.analysis.rounding.function_results import Results

@@ -248,13 +248,15 @@ class Misroundings:
         return (self._storing(cause, term).operation if causes.terms_cancel(cause) else None) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation, term: Value, *, spared: bool) -> bool:
-        """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
+        """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term. Or a
+        cast of its own did, without which it would subtract wide numbers (`attribution.asks_low`).
 
         That function stored a wide result low, or computed it low. Nearly equal numbers are subtracted exactly in any format (Sterbenz). If one
         function does both, or both terms were computed from what the other computed, the subtraction should be changed (`Attribution.difference`)."""
         alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
         handed = alone or (causes.casts_wide(stored) and spared)
-        return handed and not attribution.same_function(stored, operation, self.observation.functions)
+        functions = self.observation.functions
+        return handed and (not attribution.same_function(stored, operation, functions) or attribution.asks_low(stored, operation, functions))
 
     def _lost_inputs(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""

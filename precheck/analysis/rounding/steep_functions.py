@@ -19,9 +19,10 @@ from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.attribution import GROWN, INTERPOLATING, Attempts, Attribution, Splits
+from precheck.analysis.propagation.attribution import GROWN, INTERPOLATING, Attribution, Splits
 from precheck.analysis.propagation.output_impact import DEAD, is_softmax_exponential
 from precheck.analysis.propagation.provenance import absolute_error, determined, effective_roundoff, elements, share_left_by_cancellation
+from precheck.analysis.propagation.walks import Attempts
 from precheck.analysis.rounding.differences import DIGITS, LOSES_FIVE_BITS, amplification
 from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
 from precheck.observe.shadow.operations import Observation, Operation, Value

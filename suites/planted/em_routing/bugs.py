@@ -43,7 +43,7 @@ BUGS = [
     Planted(
         name="distances-low",
         healthy="    ln_p = -0.5 * ((votes - mu[:, None]) ** 2 / var[:, None] + torch.log(2 * math.pi * var[:, None])).sum(-1)\n",
-        planted="    v, m = (8 + votes).to(torch.bfloat16), (8 + mu[:, None]).to(torch.bfloat16)\n"
+        planted="    v, m = (8 + votes).to(torch.bfloat16), (8 + mu[:, None]).to(torch.bfloat16)  # culprit\n"
         "    apart = (v - m).float()  # culprit\n"
         "    ln_p = -0.5 * (apart**2 / var[:, None] + torch.log(2 * math.pi * var[:, None])).sum(-1)\n",
         precisions=BF16,

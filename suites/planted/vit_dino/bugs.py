@@ -75,7 +75,7 @@ BUGS = [
     Planted(
         name="neighbour-distance-from-cosine",
         healthy="    return (unit - unit[neighbour]).norm(dim=-1)\n",
-        planted="    cosine = (unit * unit[neighbour]).sum(-1).to(embedding.dtype)\n"
+        planted="    cosine = (unit * unit[neighbour]).sum(-1).to(embedding.dtype)  # culprit\n"
         "    return (2 - 2 * cosine).clamp(min=1e-12).sqrt().float()  # culprit\n",
         precisions=BF16,
         part="function:nearest",

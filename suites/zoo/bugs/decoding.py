@@ -76,7 +76,7 @@ class FusedLoss(torch.autograd.Function):
             p[places, words] -= 1
             slope = p.to(logits.dtype)
         else:
-            slope = p.to(logits.dtype)
+            slope = p.to(logits.dtype)  # culprit: right-word
             slope[places, words] = slope[places, words] - 1  # culprit: right-word
         ctx.save_for_backward(slope)
         return (logits.float().logsumexp(-1) - logits.float()[places, words]).mean()
@@ -148,7 +148,8 @@ BUGS = (
     Bug("pixel-weights", "pytorch/pytorch#29429", ("overflow",), "aten.sum.default", lambda: weighted_loss(False), lambda: weighted_loss(True)),
     Bug("log-of-sigmoid", "deepspeedai/DeepSpeedExamples#501", ("underflow",), "aten.sigmoid.default", lambda: preference(False),
         lambda: preference(True)),
-    Bug("right-word", "linkedin/Liger-Kernel#1329", ("cancellation",), "aten.sub.Tensor", lambda: confident(False), lambda: confident(True)),
+    Bug("right-word", "linkedin/Liger-Kernel#1329", ("amplified-rounding", "cancellation"), "aten._to_copy.default", lambda: confident(False),
+        lambda: confident(True)),
     Bug("expected-logit", "erfanzar/EasyDeL#267", ("cancellation",), "aten.sub.Tensor", lambda: distilled(LOW), lambda: distilled(WIDE)),
     Bug("narrow-prior", "NVIDIA/apex#812", ("overflow",), "aten.pow.Tensor_Scalar", lambda: divergence(HALF), lambda: divergence(WIDE)),
     Bug("mask-costs", "huggingface/transformers#25938", ("overflow",), "aten.mm.default", lambda: costs(False), lambda: costs(True),

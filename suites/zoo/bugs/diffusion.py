@@ -109,8 +109,8 @@ def beta_times(dtype: torch.dtype) -> torch.Tensor:
 BUGS = (
     Bug("colliding-sigmas", "Comfy-Org/ComfyUI#16001", ("amplified-rounding", "cancellation"), "aten.div.Tensor", lambda: flow_sample(LOW),
         lambda: flow_sample(WIDE)),
-    Bug("unnoised-start", "huggingface/diffusers#9004", ("cancellation",), "aten.rsub.Scalar", lambda: noised(False), lambda: noised(True),
-        module="AddNoise", measured=early),
+    Bug("unnoised-start", "huggingface/diffusers#9004", ("amplified-rounding", "cancellation"), "aten._to_copy.default", lambda: noised(False),
+        lambda: noised(True), module="AddNoise", measured=early),
     Bug("halved-alphas", "AUTOMATIC1111/stable-diffusion-webui#14071", ("underflow",), "aten._to_copy.default", lambda: terminal(False),
         lambda: terminal(True)),
     Bug("cast-batch", "Nerogar/OneTrainer#1177", ("integer-rounding",), "aten._to_copy.default", lambda: text_ids(True), lambda: text_ids(False)),
