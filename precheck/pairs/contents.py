@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import PARTED, agree, relative
 from precheck.pairs.intermediates import Intermediates, Made, Marks, alike, signature
 from precheck.torch_internals import no_dispatch
 
@@ -95,7 +94,7 @@ class Contents:
         mark, reached = signature(start), set[int]()
         for number, each in enumerate(self.ops):
             if each.module == module and any(read in reached for read in each.reads):
-                if each.tensor is not None and each.tensor.shape == result.shape and relative(each.tensor, result) <= PARTED:
+                if agree(each.tensor, result):
                     return True
                 reached.add(number)
             elif alike(mark, each.signature):

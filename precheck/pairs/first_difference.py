@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
 
-from precheck.pairs.backward_difference import PARTED, backward_difference, repeated_otherwise
+from precheck.pairs.backward_difference import backward_difference, repeated_otherwise
 from precheck.pairs.callers import asking, giving_numbers, grouping
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples, by_results, reordered
 from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import PARTED, relative
 from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import Intermediates, ingredients
 from precheck.pairs.lent_weights import with_own_weights
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.place import FLOAT32, Place, placed_at
-from precheck.pairs.same_code import part_of_right, weight_of_another_form
+from precheck.pairs.same_code import part_of_right, peers, weight_of_another_form
 from precheck.pairs.sides import Side
 
 
@@ -157,6 +158,7 @@ def unequal(comparison: Comparison) -> Place | None:
 
 
 def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Callable[[Passage], bool]:
+    @functools.cache
     def differs(passage: Passage) -> bool:
         couple = coupled(passage)
         return couple is not None and (couple[0].shape != couple[1].shape or relative(*couple) > limit)
@@ -233,9 +235,7 @@ def _unmatched(
     `model` has nowhere in a `right` module of the owner's class too: gates of another sign, say. So is what was `right` in an earlier call,
     and all parts of it, where `model` has no further call.
     """
-    model = contents.comparison.other.job.model
-    peers = [each for each in right if type(model.get_submodule(each)) is type(model.get_submodule(owner))]
-    prefix = f"{owner}." if owner else ""
+    prefix, alike = f"{owner}." if owner else "", peers(contents.comparison, owner, right)
     inside = [each for each in right if each != owner and each.startswith(prefix)]
     made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and _of_own_form(each, coupled)]
     taken: dict[tuple[str, int], list[Passage]] = {}
@@ -256,7 +256,7 @@ def _unmatched(
         beside = any(len(one) == len(reads(each)) and all(map(torch.equal, one, reads(each))) for one in rivals)
         innocent = (each.linear or beside) and contents.comparison.matching.agrees(each.module)
         part = each.module.removeprefix(prefix)
-        innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in peers for one in before)
+        innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in alike for one in before)
         innocent = innocent or any(f"{each.module}.".startswith(f"{one}.") for one in inside)
         read = {one.module for one in before if one.kind == "in" and (one.maker, one.maker_call) == (each.module, each.call) and one.given}
         innocent = innocent or bool(read & right)  # they were given it, and returned what model's do

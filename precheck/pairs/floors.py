@@ -17,6 +17,9 @@ from precheck.pairs.distances import Squares, lengths, size, squared_distance, s
 from precheck.pairs.sides import FLOAT64_ROUNDOFF, ObservedRun
 from precheck.precisions import Precision
 
+PARTED = ONE_ROUNDING * 2.0**-20
+"""Relative difference from which two exact tensors differ: the rounding that float32 is allowed (`analysis.noise.REASSOCIATED`)."""
+
 
 @dataclasses.dataclass(slots=True)
 class Floor:
@@ -122,3 +125,13 @@ def relative(value: torch.Tensor, exact: torch.Tensor) -> float:
         return ratio(*sums)
     distance = squared_distance(value, exact)
     return math.inf if distance.excess else ratio(distance.whole, size(exact).whole)
+
+
+def agree(value: torch.Tensor | None, exact: torch.Tensor | None) -> bool:
+    """Whether two exact tensors are there, have one shape and do not differ."""
+    return value is not None and exact is not None and value.shape == exact.shape and relative(value, exact) <= PARTED
+
+
+def unlike(subjects: Sequence[Subject], ours: Captured, theirs: Captured) -> list[Subject]:
+    """Those of which two exact runs differ."""
+    return [each for each in subjects if not agree(each.of_other(theirs), each.of_model(ours))]

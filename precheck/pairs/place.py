@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
+from precheck.pairs.floors import PARTED
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, alike, parting, signature
 from precheck.pairs.same_code import siblings
 

@@ -23,9 +23,9 @@ def known_right(comparison: Comparison, module: str, right: Collection[str]) -> 
     without_buffers = not any(True for _ in here.buffers())
     if without_buffers and (_of_torch(here, there) or by_definition(comparison, module)):
         return True
-    peers = [each for each in right if each != module and _alike(here, model.get_submodule(each))]
-    sources = _held_weights(comparison, module, module) if peers else {}
-    return any(sources == _held_weights(comparison, each, each) for each in peers)
+    known = [each for each in peers(comparison, module, right) if _alike(here, model.get_submodule(each))]
+    sources = _held_weights(comparison, module, module) if known else {}
+    return any(sources == _held_weights(comparison, each, each) for each in known)
 
 
 def by_definition(comparison: Comparison, module: str) -> bool:
@@ -70,10 +70,9 @@ def same_layer_of_torch(comparison: Comparison, module: str) -> bool:
 
 def part_of_right(comparison: Comparison, module: str, owner: str, right: Collection[str]) -> bool:
     """Whether a part of `owner` has the weights of model's, and the code of the same part of a `right` module of owner's class."""
-    model, part = comparison.other.job.model, module.removeprefix(f"{owner}." if owner else "")
-    parts = dict(model.named_modules())
-    peers = [(each, f"{each}.{part}") for each in right if each != owner and type(parts[each]) is type(parts[owner])]
-    known = [(each, one) for each, one in peers if one in parts and _alike(parts[module], parts[one])]
+    parts, part = dict(comparison.other.job.model.named_modules()), module.removeprefix(f"{owner}." if owner else "")
+    alike = [(each, f"{each}.{part}") for each in peers(comparison, owner, right)]
+    known = [(each, one) for each, one in alike if one in parts and _alike(parts[module], parts[one])]
     sources = _held_weights(comparison, module, owner) if known and comparison.matching.agrees(module) else None
     return sources is not None and any(sources == _held_weights(comparison, one, each) for each, one in known)
 
@@ -83,8 +82,8 @@ def weight_of_another_form(comparison: Comparison, owner: str, right: Collection
     others, such as numbers with a scale in them, in another order, or those of another weight of model's. The code is right, so that this weight is
     at fault. Of two that are exchanged the first. Also what the weight holds, in words. None if weights of several parts differ otherwise."""
     modules = dict(comparison.other.job.model.named_modules())
-    peers = [each for each in sorted(right) if owner and each != owner and type(modules[each]) is type(modules[owner])]
-    peer = next((each for each in peers if any(True for _ in modules[each].parameters()) and _alike(modules[owner], modules[each])), None)
+    alike = [each for each in peers(comparison, owner, right) if owner and any(True for _ in modules[each].parameters())]
+    peer = next((each for each in alike if _alike(modules[owner], modules[each])), None)
     if peer is None:
         return None
     here, there = (_held_weights(comparison, each, each) for each in (owner, peer))
@@ -112,6 +111,21 @@ def _kind(link: Link) -> str:
 
 def _short(order: Sequence[int]) -> str:
     return ", ".join(map(str, order[:12])) + (" and so on" if len(order) > 12 else "")
+
+
+def peers(comparison: Comparison, module: str, among: Collection[str]) -> list[str]:
+    """Other modules with the class of this one."""
+    parts = dict(comparison.other.job.model.named_modules())
+    return [each for each in sorted(among) if each != module and type(parts[each]) is type(parts[module])]
+
+
+def twins(comparison: Comparison, module: str) -> dict[str, list[str]]:
+    """The same part of modules that have the class of one around it, each with these modules: the first block's filter for the second's."""
+    modules, names, found = dict(comparison.other.job.model.named_modules()), module.split("."), dict[str, list[str]]()
+    for depth in range(1, len(names)):
+        for each in peers(comparison, ".".join(names[:depth]), modules):
+            found.setdefault(".".join((each, *names[depth:])), []).append(each)
+    return found
 
 
 def siblings(model: torch.nn.Module, module: str) -> list[str]:
