@@ -105,7 +105,7 @@ def _other_reader(comparison: Comparison, owner: str, dtype: torch.dtype) -> str
     model = comparison.other.job.model
     weights, follower = [signature(each) for each in model.get_submodule(owner).parameters()], Intermediates(model, {""}, own=False)
     with contextlib.suppress(*REFUSALS), follower.followed():
-        comparison.other.once(dtype)
+        comparison.other.forward(dtype)
     read = (each.module for each in follower.made if any(alike(one, weight) for one in each.operands for weight in weights))
     return next((each for each in dict.fromkeys(read) if each != owner and not known_right(comparison, each, ())), owner)
 

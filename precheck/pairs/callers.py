@@ -11,7 +11,7 @@ from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Calls, Couples
 from precheck.pairs.floors import agree
 from precheck.pairs.held_state import Held, intruders
-from precheck.pairs.module_dataflow import Passage
+from precheck.pairs.module_dataflow import Passage, real_copy
 from precheck.pairs.replays import Wrong, wrongly_given
 from precheck.pairs.same_code import by_definition, known_right, peers, rows_in_order, same_layer_of_torch, siblings
 from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
@@ -95,9 +95,9 @@ def _of_another_size(owner: str, number: int, before: Sequence[Passage], coupled
 def _made_wrong(wrong: Wrong, read: Sequence[Passage], before: Sequence[Passage], contents: Contents) -> str | None:
     """The module whose result is the wrong argument, or has its numbers in its order: the code between has then changed none, as where it pads a
     table by nothing. None if `model` has these numbers, so that the code between has chosen the wrong ones."""
-    now = wrong.value
-    if now is None:
+    if wrong.value is None:
         return None
+    now = real_copy(wrong.value)
     given = [each for each in read if each.given and each.shape == tuple(now.shape) and torch.equal(each.tensor, now)]
     mask = now.dtype is torch.bool
     made = [each for each in before if each.kind == ("flags" if mask else "out") and each.maker == each.module and each.tensor.numel() == now.numel()]

@@ -106,7 +106,7 @@ def cures(comparison: Comparison, place: Place, change: Change) -> bool:
     follower = _Replaced(comparison.other.job.model, place.module if place.ran is None else place.ran, change)
     with contextlib.suppress(*REFUSALS):
         with follower.followed(), sdpa_kernel(SDPBackend.MATH):
-            comparison.other.once(place.dtype)
+            comparison.other.forward(place.dtype)
         within = ALIKE if place.dtype is torch.float64 else PARTED * FLOAT32
         known = Marks([each.signature for each in place.ours], within)
         moved, readers = {change.number}, []  # the replaced result as it is moved on, and what is made of it

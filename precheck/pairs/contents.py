@@ -78,7 +78,7 @@ class Contents:
         held = self._weights()
         follower = Intermediates(model, {""}, own=False)
         with contextlib.suppress(*REFUSALS), follower.followed(), sdpa_kernel(SDPBackend.MATH):
-            self.comparison.model.once(self.dtype)
+            self.comparison.model.forward(self.dtype)
         self.ops = follower.made
         return [*held, *(each.tensor for each in follower.made if each.tensor is not None)]
 

@@ -58,10 +58,10 @@ def _cures(comparison: Comparison, passage: Passage, right: torch.Tensor, dtype:
         return exchanged(output, passage.place, of_its_kind) if calls == passage.call else output
 
     with contextlib.suppress(*REFUSALS):
-        ours = comparison.model.once(dtype).captured
+        ours = comparison.model.forward(dtype).captured
         handle = comparison.other.job.model.get_submodule(passage.module).register_forward_hook(hook)
         try:
-            theirs = comparison.other.once(dtype).captured
+            theirs = comparison.other.forward(dtype).captured
         finally:
             handle.remove()
         return not any(each.kind == "result" and each.step == 1 for each in unlike(comparison.subjects, ours, theirs))

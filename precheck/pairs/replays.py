@@ -9,9 +9,10 @@ all keys, say, and the call chooses, a port may choose before the call: then sev
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -66,10 +67,10 @@ def wrongly_given(
         given = _tensors(given_to(comparison.model, Call(wanted, there), (), dtype)[0])
         items = given_to(comparison.other, Call(module, number), (), dtype)[0]
         own, empty = _tensors(items), [name for name, value in items if value is None]
-        absent = _absent(comparison, module, right, dtype)
         span = _span(own, given)
         if span is None or not results:
             return None
+        absent = functools.cache(lambda: _absent(comparison, module, right, dtype))
         alone = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span), _causal(own))
         for wrong in itertools.chain(itertools.islice(_several(own, given), MOST), ([each] for each in itertools.islice(alone, MOST))):
             made = _run(comparison, Call(module, number), {name: choice for name, _, choice in wrong}, dtype)
@@ -126,7 +127,7 @@ def _parts(whole: torch.Tensor, span: Span) -> Iterator[torch.Tensor]:
 
 
 def _choices(
-    own: Sequence[tuple[str, torch.Tensor]], spare: set[str], given: Sequence[tuple[str, torch.Tensor]], span: Span
+    own: Sequence[tuple[str, torch.Tensor]], spare: Callable[[], set[str]], given: Sequence[tuple[str, torch.Tensor]], span: Span
 ) -> Iterator[Exchange]:  # fmt: skip
     """Arguments, each with what may stand for it: a name, the value now, and another one. First those that model's call has not, with one of its
     tensors. Then any, with the sum of two: a mask may lie in a bias of distances, which model's call is given apart. Nothing (None) stands for an
@@ -144,7 +145,7 @@ def _choices(
         yield from ((name, value, each) for each in found)
         if continuous(value):
             sums.append(_fitting(name, value, _sums([value] if known else left, left)))
-        if name in spare and not found and not known:
+        if not found and not known and name in spare():
             yield name, value, None
     yield from itertools.chain.from_iterable(sums)
 
@@ -221,10 +222,11 @@ def _stands_for(there: torch.Tensor, here: torch.Tensor) -> Iterator[torch.Tenso
 
 
 def _complex(left: Sequence[torch.Tensor], here: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Two tensors of model's call as one of complex numbers: cosines and sines, say."""
+    """Two tensors of model's call, or the halves of one, as one of complex numbers: cosines and sines, say."""
     real = here.real
-    pairs = itertools.permutations([each for each in left if continuous(each) and not each.is_complex()], 2)
-    for one, two in pairs:
+    numbers = [each for each in left if continuous(each) and not each.is_complex()]
+    halves = (itertools.permutations(each.chunk(2, -1)) for each in numbers if each.shape[-1:] > (1,))
+    for one, two in itertools.chain(itertools.permutations(numbers, 2), *halves):
         for cosine, sine in zip(_sized(one, real), _sized(two, real), strict=False):
             yield torch.complex(cosine.contiguous(), sine.contiguous()).to(here.dtype)
 

@@ -21,7 +21,7 @@ from precheck.pairs.formulas import name as _op
 from precheck.pairs.intermediates import Made, View, alike
 from precheck.pairs.layouts import equal
 from precheck.pairs.place import Place
-from precheck.pairs.same_code import peers, twins
+from precheck.pairs.same_code import peers, right_twins
 from precheck.pairs.variations import changed
 
 MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})
@@ -59,8 +59,7 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
     ours, theirs = (dict(side.job.model.named_parameters(remove_duplicate=False)) for side in (comparison.model, comparison.other))
     unlike = [link.others[0].rpartition(".") for link in comparison.matching.links if not link.same]
     unlike += [name.rpartition(".") for name in comparison.matching.lonely]
-    parts = (each for each, around in twins(comparison, place.module).items() if not place.right.isdisjoint(around))
-    known = {*peers(comparison, place.module, place.right), *parts}
+    known = right_twins(comparison, place.module, place.right)
     harmless = {name for module, _, name in unlike if module in known}  # in a module that is right, or in a part of one
     for link in comparison.matching.links:
         module, _, name = link.others[0].rpartition(".")

@@ -201,7 +201,7 @@ def run_with(
     handles = module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)
     try:
         with contextlib.suppress(Exception):
-            side.once(dtype)
+            side.forward(dtype)
     finally:
         for handle in handles:
             handle.remove()

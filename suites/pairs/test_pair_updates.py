@@ -43,12 +43,12 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_steps_that_rounding_turns_are_nobodys_fault(optimizer: str) -> None:
+@pytest.mark.parametrize(("optimizer", "low"), [(name, LOW[place % len(LOW)]) for place, name in enumerate(OPTIMIZERS)])
+def test_steps_that_rounding_turns_are_nobodys_fault(optimizer: str, low: str) -> None:
     """The first step, and one on other weights: the weights after both are compared."""
     given = tokens()
     trained: dict[str, Any] = {"loss": language_loss(given), "optimizer": OPTIMIZERS[optimizer], "steps": 2}
-    for precision in ("32-true", *LOW):
+    for precision in ("32-true", low):
         report = precheck.compare(decoder(), decoder(act="written", attention="einsum"), given, precision=precision, **trained)
         assert not report.errors, (precision, report.summary())
         assert any(row.kind == "update" for row in report.boundaries)
