@@ -9,7 +9,7 @@ import torch
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Calls, Couples
-from precheck.pairs.floors import agree
+from precheck.pairs.floors import agree, range_of
 from precheck.pairs.held_state import Held, intruders
 from precheck.pairs.module_dataflow import Passage, real_copy
 from precheck.pairs.replays import Wrong, wrongly_given
@@ -150,15 +150,9 @@ def giving_numbers(owner: str, before: Sequence[Passage], coupled: Couples, cont
         if each.kind != "whole" or each.module not in makers or not each.tensor.dim():
             continue
         alike = [one for one in known if one.dtype == each.tensor.dtype and one.shape[:-1] == each.tensor.shape[:-1]]
-        if alike and not any(_part_of(one, each.tensor) for one in alike):
+        if alike and not any(range_of(one, each.tensor) is not None for one in alike):
             return each.caller
     return None
-
-
-def _part_of(whole: torch.Tensor, part: torch.Tensor) -> bool:
-    """Whether a tensor is a range of another one along the last axis."""
-    count = part.shape[-1]
-    return any(torch.equal(whole[..., begin : begin + count], part) for begin in range(whole.shape[-1] - count + 1))
 
 
 def _intruder(owner: str, call: int, held: Sequence[Held], before: Sequence[Passage], coupled: Couples) -> str | None:

@@ -135,3 +135,13 @@ def agree(value: torch.Tensor | None, exact: torch.Tensor | None) -> bool:
 def unlike(subjects: Sequence[Subject], ours: Captured, theirs: Captured) -> list[Subject]:
     """Those of which two exact runs differ."""
     return [each for each in subjects if not agree(each.of_other(theirs), each.of_model(ours))]
+
+
+def range_of(whole: torch.Tensor, part: torch.Tensor) -> tuple[int, int] | None:
+    """The axis along which a tensor is a range of another one, and where it begins. (0, 0) if both agree."""
+    axes = [axis for axis in range(part.dim()) if part.dim() == whole.dim() and part.shape[axis] != whole.shape[axis]] or [0]
+    if part.dim() != whole.dim() or len(axes) > 1 or not part.dim():
+        return (0, 0) if agree(part, whole) else None
+    axis, count = axes[0], part.shape[axes[0]]
+    begins = range(whole.shape[axis] - count + 1)
+    return next(((axis, begin) for begin in begins if agree(part, whole.narrow(axis, begin, count).to(part.dtype))), None)

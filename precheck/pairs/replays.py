@@ -20,7 +20,7 @@ import torch
 from precheck.observe.containers import mapped, tensors
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.couples import Couples
-from precheck.pairs.floors import PARTED, agree, relative
+from precheck.pairs.floors import agree, range_of
 from precheck.pairs.same_code import peers
 from precheck.pairs.transplants import Call, Items, given_to, run_with
 from precheck.torch_support.dense_parts import continuous
@@ -108,14 +108,8 @@ def _span(own: Sequence[tuple[str, torch.Tensor]], given: Sequence[tuple[str, to
 
 
 def _rows(here: torch.Tensor, there: torch.Tensor) -> Span | None:
-    if here.shape == there.shape:
-        return Span() if relative(here, there) <= PARTED else None
-    axes = [axis for axis in range(here.dim()) if here.dim() == there.dim() and here.shape[axis] != there.shape[axis]]
-    if len(axes) != 1 or here.shape[axes[0]] > there.shape[axes[0]]:
-        return None
-    length, count = there.shape[axes[0]], here.shape[axes[0]]
-    begins = (begin for begin in range(length - count + 1) if relative(here, there.narrow(axes[0], begin, count)) <= PARTED)
-    return next((Span(length, begin, count) for begin in begins), None)
+    found = range_of(there, here)
+    return None if found is None else Span() if here.shape == there.shape else Span(there.shape[found[0]], found[1], here.shape[found[0]])
 
 
 def _parts(whole: torch.Tensor, span: Span) -> Iterator[torch.Tensor]:
@@ -255,7 +249,7 @@ def _same(here: torch.Tensor, there: torch.Tensor) -> bool:
     if continuous(here) != continuous(there) or here.numel() != there.numel() or (here.dtype is torch.bool) != (there.dtype is torch.bool):
         return False
     one, two = here.flatten(), there.flatten()
-    return relative(one, two) <= PARTED if continuous(here) else torch.equal(one, two.to(one.dtype))
+    return agree(one, two) if continuous(here) else torch.equal(one, two.to(one.dtype))
 
 
 def _turned(here: torch.Tensor, there: torch.Tensor) -> bool:
