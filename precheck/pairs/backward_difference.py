@@ -160,8 +160,8 @@ def _through(comparison: Comparison, dtype: torch.dtype, asked: Sequence[str]) -
             given = name and wanted is not None and any(each is not None for each in outputs) and _equal(outputs, wanted[0])
             if given and wanted is not None and [*map(_present, (outputs, inputs))] == [*map(_present, wanted)] and not _equal(inputs, wanted[1]):
                 found.append(name)
-        passing, modules = ({name for name, _ in theirs}, {name for name, _ in ours}), comparison.matching.modules
-        found += [name for name in asked if name not in passing[0] and modules[name] in passing[1]]
+        passing = [{name for (name, _), (_, inputs) in some.items() if any(_present(inputs))} for some in (theirs, ours)]
+        found += [name for name in asked if name not in passing[0] and comparison.matching.modules[name] in passing[1]]
     return next((each for each in found if not any(other.startswith(f"{each}.") for other in found)), "")
 
 

@@ -211,7 +211,8 @@ def by_results(matching: Matching, ours: Sequence[Passage], theirs: Sequence[Pas
             around[each.module] = list(itertools.takewhile(lambda name, held=held: _held(linked, name) == held, outer))  # type: ignore[misc]
         for level, name in enumerate(around[each.module]):
             there = known.get(("out", name, each.call, each.place))
-            if agree(each.tensor, there):
+            turned = there is not None and there.shape != each.tensor.shape and reordered(each.tensor, there) is not None
+            if turned or agree(each.tensor, there):
                 votes.setdefault(classes[each.module], Counter())[level] += 1
     best = {kind: max(sorted(count), key=lambda level, count=count: count[level]) for kind, count in votes.items()}  # type: ignore[misc]
     levels = {name: best.get(classes[name], 0) for name in around}

@@ -1,4 +1,5 @@
-"""Computes the noise floors of a comparison: how far correct rounding moves each tensor of the reference, as a whole and by block."""
+"""Computes the noise floors of a comparison: how far correct rounding moves each tensor of the reference, as a whole and by block. Says whether exact
+tensors agree."""
 
 from __future__ import annotations
 

@@ -76,8 +76,9 @@ def weight_of_another_form(comparison: Comparison, owner: str, right: Collection
     others, such as numbers with a scale in them, in another order, or those of another weight of model's. The code is right, so that this weight is
     at fault. Of two that are exchanged the first. Also what the weight holds, in words. None if weights of several parts differ otherwise."""
     modules = dict(comparison.other.job.model.named_modules())
-    alike = [each for each in right_twins(comparison, owner, right) if owner and any(True for _ in modules[each].parameters())]
-    peer = next((each for each in alike if _alike(modules[owner], modules[each])), None)
+    same, alike = twins(comparison, owner), right_twins(comparison, owner, right) if owner else []
+    alike = [each for each in alike if each in same or not type(modules[owner]).__module__.startswith("torch.")]  # any two layers differ in weights
+    peer = next((each for each in alike if any(True for _ in modules[each].parameters()) and _alike(modules[owner], modules[each])), None)
     if peer is None:
         return None
     here, there = (_held_weights(comparison, each, each) for each in (owner, peer))

@@ -207,5 +207,6 @@ family("roformer in complex numbers", "at once", roformer, {
     "rates of the whole width": ({"turns": "wide"}, ("turns",), ""), "places turned round": ({"top": "backward"}, TOP, ""),
     "padding is seen": ({"top": "seen"}, TOP, ""), "the second kind of words": ({"top": "kind"}, TOP, ""),
     "words without a norm": ({"top": "bare"}, TOP, ""),
-    "no bias of the head": ({"top": "bias"}, TOP, "bias"), "values, queries and keys": ({"lost": "order"}, (*MIX, "layers.1.mix.qkv"), "order"),
+    "no bias of the head": ({"top": "bias"}, TOP, "bias"),
+    "values, queries and keys": ({"lost": "order"}, (*MIX, "layers.1.mix.qkv"), "order|which is right"),
 }, places_from_one={"begin": 1})  # fmt: skip

@@ -131,7 +131,8 @@ family("pvt with channels last", "by shifts", pvt, {
     "the function before the filter": ({"wrong": "before"}, FEED, ""), "taps turned round": ({"wrong": "flipped"}, FEED, ""),
     "no bias of the filter": ({"wrong": "bias"}, FEED, "bias"), "relu for gelu": ({"wrong": "relu"}, FEED, "relu|gelu"),
     "columns padded on the left": ({"wrong": "side"}, FEED, "pad|shift|element"), "the normed one in the sum": ({"wrong": "normed sum"}, BLOCK, ""),
-    "the first norm twice": ({"wrong": "first norm"}, BLOCK, ""), "values before keys": ({"lost": "order"}, (*READ, "blocks.3.mix.kv"), "order"),
+    "the first norm twice": ({"wrong": "first norm"}, BLOCK, ""),
+    "values before keys": ({"lost": "order"}, (*READ, "blocks.3.mix.kv"), "order|which is right"),
     "patches of the other side": ({"patches": "side"}, ("patches.1",), ""), "patches not normed": ({"patches": "bare"}, ("patches.1",), ""),
     "a stage without its norm": ({"top": "bare"}, TOP, ""), "pooled by the largest": ({"top": "largest"}, TOP, "max|largest|mean"),
 })  # fmt: skip
