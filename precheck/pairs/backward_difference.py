@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from precheck.formats import ONE_ROUNDING
 from precheck.pairs.capture import written_out
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import agree, unlike
+from precheck.pairs.intermediates import Intermediates, alike, signature
 from precheck.pairs.module_dataflow import Passage, depends
 from precheck.pairs.same_code import known_right
 from precheck.pairs.sides import Side
-from precheck.pairs.weight_readers import Readers
 
-PARTED = ONE_ROUNDING * 2.0**-20
-"""Relative difference from which two exact tensors differ: the rounding that float32 is allowed (`analysis.noise.REASSOCIATED`)."""
+Pair = tuple[Passage, Passage]
+"""A tensor of `other`, and that of `model` at the same place."""
 Gradients = dict[tuple[str, int], tuple[list[torch.Tensor | None], list[torch.Tensor | None]]]
 """Gradients of the outputs and of the inputs of each call of a module. Calls are counted in the order of the backward pass."""
 
@@ -29,20 +29,20 @@ def backward_difference(
 ) -> str | None:
     """The module of `other` whose gradient differs or is missing first in the backward pass, or None if none is."""
     modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
-    for found in (_lends_otherwise(modules, ours, theirs), _switches_off(comparison, ours, theirs), _changes_by_hook(modules, ours, theirs)):
-        if found is not None:
-            return found
-    if (maker := _returns_untaught(modules, ours, theirs)) is not None:
-        return maker
+    known = {each.key: each for each in ours}
+    found = ((each, known.get((each.kind, modules.get(each.module, ""), each.call, each.place))) for each in theirs)
+    pairs = [(each, there) for each, there in found if there is not None]
+    if (cutter := next(_cuts(comparison, pairs), None)) is not None:
+        return cutter
     taken = {each.key for each in theirs if each.kind == "out"}
-    unlike = {("back", *each.key[1:]) for each in theirs if each.kind == "out" and differs(each)}  # of another form, and so are their gradients
+    otherwise = {("back", *each.key[1:]) for each in theirs if each.kind == "out" and differs(each)}  # of another form, and so are their gradients
     called = {each.module for each in theirs if each.kind == "out"}
     named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # if two match one, the one that is called
     order = [("back", named[each.module], each.call, each.place) for each in ours if each.kind == "back" and each.module in named]
-    off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or (differs(back[key]) and key not in unlike))]
+    off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or (differs(back[key]) and key not in otherwise))]
     given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
     more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
-    if (teacher := _teaches(comparison, ours, theirs, [*off, *more], dtype)) is not None:
+    if (teacher := _teaches(comparison, pairs, [*off, *more], dtype)) is not None:
         return teacher
     agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
     holders = (_holder(name, {key[1] for key in order}) for name in _parameters_off(comparison))
@@ -61,9 +61,9 @@ def backward_difference(
     alike = [each for each in alike if not known_right(comparison, each, ())]  # the same readers as in model
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
-    surely = _cut_off(modules, ours, theirs, (first, call))
-    surely = next(iter(alike), None) if surely is None else surely
-    return surely if surely is not None else _through(comparison, dtype, _asked(modules, ours, theirs)) or _caller(outermost, theirs)
+    results = [each.tensor for each in theirs if each.kind == "out" and (each.module, each.call) == (first, call)]
+    surely = next(itertools.chain(_cut_off(pairs, results), alike), None)
+    return surely if surely is not None else _through(comparison, dtype, _asked(modules, pairs, theirs)) or _caller(outermost, theirs)
 
 
 def _holder(module: str, known: Collection[str]) -> str:
@@ -73,120 +73,75 @@ def _holder(module: str, known: Collection[str]) -> str:
     return module
 
 
-def _returns_untaught(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
-    """The first module whose result passes on no gradient where that of model's does, and gets one, if all that the module is given passes one on as
-    in `model`."""
-    known = {each.key: each for each in ours}
-
-    def there(each: Passage) -> Passage | None:
-        return known.get((each.kind, modules.get(each.module, ""), each.call, each.place))
-
-    given: dict[tuple[str, int], bool] = {}
-    for each in theirs:
-        one = there(each)
-        if each.kind == "in":
-            alike = one is None or (one.wanted, one.recording) == (each.wanted, each.recording)
-            given[each.module, each.call] = given.get((each.module, each.call), True) and alike
-        taught = one is not None and one.wanted and one.gradient is not None and bool(one.gradient.count_nonzero())
-        if each.kind == "out" and taught and not each.wanted and each.maker == each.module and given.get((each.module, each.call), True):
-            return each.module
-    return None
-
-
-def _lends_otherwise(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
-    """The code that lends a module weights that get a gradient where those that model's is lent get none, or the other way round."""
-    known = {each.key: each.gradient is None for each in ours if each.kind == "lent"}
-    lent = [(each, known.get(("lent", modules.get(each.module, ""), each.call, each.place))) for each in theirs if each.kind == "lent"]
-    return next((each.maker for each, bare in lent if bare is not None and bare != (each.gradient is None)), None)
-
-
-def _changes_by_hook(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
-    """The code that puts a hook on a module's result which changes its gradient otherwise than in `model`."""
-    known = {each.key: each for each in ours}
-    for each in theirs:
-        there = known.get((each.kind, modules.get(each.module, ""), each.call, each.place)) if each.kind == "out" else None
-        if there is not None and each.handed_back is not None and there.handed_back is not None:
-            if _equal([each.gradient], [there.gradient]) and not _equal([each.handed_back], [there.handed_back]):
-                return each.caller
-    return None
+def _cuts(comparison: Comparison, pairs: Sequence[Pair]) -> Iterator[str]:
+    """Whose code cuts off or changes a gradient where that of `model` does not, or the other way round: it lends a module weights without one, calls
+    it without recording any, as under `torch.no_grad`, puts a hook on a result, or returns a result that passes on none, although what it is given
+    does. A function with a backward pass of its own records none either: its weights have a gradient all the same."""
+    yield from (each.maker for each, there in pairs if each.kind == "lent" and (each.gradient is None) != (there.gradient is None))
+    captured = comparison.model.once_captured(), comparison.other.once_captured()
+    taught = [each for each in comparison.subjects if each.kind == "parameter-gradient"]
+    one_sided = [each.module for each in taught if (each.of_model(captured[0]) is None) != (each.of_other(captured[1]) is None)]
+    for each, there in pairs:
+        if each.kind in ("in", "whole"):
+            wanted = {one.key for one in there.held if one.wanted}
+            yield from (one.maker for one in each.held if one.key in wanted and not one.wanted)  # in an object
+            if each.recording != there.recording and any(f"{one}.".startswith(f"{each.module}.") for one in one_sided):
+                yield each.caller
+    for each, there in pairs:
+        if each.kind == "out" and _equal([each.gradient], [there.gradient]) and not _equal([each.handed_back], [there.handed_back]):
+            yield each.caller
+    otherwise = set[tuple[str, int]]()
+    for each, there in pairs:
+        if each.kind == "in" and (there.wanted, there.recording) != (each.wanted, each.recording):
+            otherwise.add((each.module, each.call))
+        cut = each.kind == "out" and there.wanted and not each.wanted and each.maker == each.module
+        if cut and (each.module, each.call) not in otherwise and any(_present([there.gradient])):
+            yield each.module
 
 
 def _other_reader(comparison: Comparison, owner: str, dtype: torch.dtype) -> str:
     """Whose code reads a weight with a wrong gradient, if its `owner` is a layer of torch with a right one for its result: other code that reads the
     weight, as a head on the table of words. Otherwise the owner."""
     model = comparison.other.job.model
-    weights = [f"{owner}.{name}" for name, _ in model.get_submodule(owner).named_parameters()]
-    found: list[str] = []
-    with contextlib.suppress(*REFUSALS):
-        found = Readers(model, weights).during(lambda: comparison.other.once(dtype))
-    return next((each for each in found if each != owner and not known_right(comparison, each, ())), owner)
+    weights, follower = [signature(each) for each in model.get_submodule(owner).parameters()], Intermediates(model, {""}, own=False)
+    with contextlib.suppress(*REFUSALS), follower.followed():
+        comparison.other.forward(dtype)
+    read = (each.module for each in follower.made if any(alike(one, weight) for one in each.operands for weight in weights))
+    return next((each for each in dict.fromkeys(read) if each != owner and not known_right(comparison, each, ())), owner)
 
 
-def _switches_off(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage]) -> str | None:
-    """The code that calls a module without recording gradients, as under `torch.no_grad`, where model's call records some. Or the other way round. A
-    function with a backward pass of its own does so too: its weights have a gradient all the same."""
-    known, modules = {each.key: each for each in ours}, comparison.matching.modules
-    captured = comparison.model.once_captured(), comparison.other.once_captured()
-    taught = [
-        (each.module, each.of_model(captured[0]), each.of_other(captured[1])) for each in comparison.subjects if each.kind == "parameter-gradient"
-    ]
-    one_sided = [module for module, one, two in taught if (one is None) != (two is None)]
-    for each in theirs:
-        there = known.get((each.kind, modules.get(each.module, ""), each.call, each.place)) if each.kind in ("in", "whole") else None
-        wanted = {one.key for one in there.held if one.wanted} if there is not None else set()
-        cut = [one.maker for one in each.held if one.key in wanted and not one.wanted]  # from the gradient, in an object
-        if cut:
-            return cut[0]
-        if there is not None and each.recording != there.recording and any(f"{one}.".startswith(f"{each.module}.") for one in one_sided):
-            return each.caller
-    return None
-
-
-def _teaches(
-    comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage], off: Sequence[tuple[str, str, int, int]], dtype: torch.dtype
-) -> str | None:  # fmt: skip
+def _teaches(comparison: Comparison, pairs: Sequence[Pair], off: Sequence[tuple[str, str, int, int]], dtype: torch.dtype) -> str | None:
     """The code that gives a module a tensor whose gradient it teaches, where model's module is given the same numbers cut off from it. Only if the
     module passes on a gradient, and a result with a wrong one went into the tensor."""
-    known = {each.key for each in ours if each.kind == "in" and not each.wanted}
-    modules, results = comparison.matching.modules, [each for each in theirs if each.kind == "out" and ("back", *each.key[1:]) in off]
-    more = [each for each in theirs if each.kind == "in" and each.wanted and ("in", modules.get(each.module), each.call, each.place) in known]
-    more = [each for each in more if any(depends(each, result) for result in results)]
+    results = [each for each, _ in pairs if each.kind == "out" and ("back", *each.key[1:]) in off]
+    more = [each for each, there in pairs if each.kind == "in" and each.wanted and not there.wanted and any(depends(each, one) for one in results)]
     passing = set[str]()
     with contextlib.suppress(*REFUSALS):
         passing = {name for (name, _), (_, inputs) in (_gradients(comparison.other, dtype) if more else {}).items() if any(_present(inputs))}
     return next((each.caller for each in more if each.module in passing), None)
 
 
-def _cut_off(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage], made: tuple[str, int]) -> str | None:
-    """The code that gives a module a copy without a gradient of what the call `made` returned, where model's module is given one with a gradient."""
-    results = [each.tensor for each in theirs if each.kind == "out" and (each.module, each.call) == made]
-    wanted = {(each.module, each.call, each.place) for each in ours if each.kind == "in" and each.wanted}
-    copies = [each for each in theirs if each.kind == "in" and not each.given and not each.wanted and any(map(each.tensor.equal, results))]
-    return next((each.caller for each in copies if (modules.get(each.module), each.call, each.place) in wanted), None)
+def _cut_off(pairs: Sequence[Pair], results: Sequence[torch.Tensor]) -> Iterator[str]:
+    """The code that gives a module a copy without a gradient of one of these results, where model's module is given one with a gradient."""
+    for each, there in pairs:
+        if each.kind == "in" and there.wanted and not each.given and not each.wanted and any(map(each.tensor.equal, results)):
+            yield each.caller
 
 
-def _asked(modules: Mapping[str, str], ours: Sequence[Passage], theirs: Sequence[Passage]) -> list[str]:
+def _asked(modules: Mapping[str, str], pairs: Sequence[Pair], theirs: Sequence[Passage]) -> list[str]:
     """Modules whose results have the gradients of model's, and whose inputs all require one. They have to pass on some."""
-    known = {each.key: each for each in ours}
     needless = {each.module for each in theirs if each.kind == "in" and not each.wanted}
-    right: dict[str, bool] = {}
-    for each in theirs:
-        if each.kind == "out" and each.gradient is not None and each.module in modules:
-            wanted = known.get(("out", modules[each.module], each.call, each.place))
-            same = wanted is not None and wanted.gradient is not None and _equal([each.gradient], [wanted.gradient])
-            right[each.module] = right.get(each.module, True) and same
-    return [name for name, all_right in right.items() if name and all_right and name not in needless]
+    taught = [each for each in theirs if each.kind == "out" and each.gradient is not None and each.module in modules]
+    right = {id(each) for each, there in pairs if agree(each.gradient, there.gradient)}
+    wrong = needless | {each.module for each in taught if id(each) not in right}
+    return [name for name in dict.fromkeys(each.module for each in taught) if name and name not in wrong]
 
 
 def repeated_otherwise(theirs: Sequence[Passage]) -> str | None:
     """The module whose code gives other numbers to a part of it as the backward pass repeats it, as with other random numbers."""
-    given: dict[tuple[str, int], list[Passage]] = {}
-    for each in theirs:
-        if each.kind == "in":
-            given.setdefault((each.module, each.place), []).append(each)
-    for each in theirs:
-        known = given.get((each.module, each.place), [])
-        if each.kind == "again" and known and not any(_equal([each.tensor], [one.tensor]) for one in known):
+    for each in (one for one in theirs if one.kind == "again"):
+        known = [one for one in theirs if one.kind == "in" and (one.module, one.place) == (each.module, each.place)]
+        if known and not any(agree(each.tensor, one.tensor) for one in known):
             return known[0].caller
     return None
 
@@ -203,11 +158,10 @@ def _through(comparison: Comparison, dtype: torch.dtype, asked: Sequence[str]) -
         for (name, call), (outputs, inputs) in theirs.items():
             wanted = ours.get((comparison.matching.modules.get(name, ""), call))
             given = name and wanted is not None and any(each is not None for each in outputs) and _equal(outputs, wanted[0])
-            present = wanted is not None and all(map(_alike_present, (outputs, inputs), wanted))
-            if given and present and wanted is not None and not _equal(inputs, wanted[1]):
+            if given and wanted is not None and [*map(_present, (outputs, inputs))] == [*map(_present, wanted)] and not _equal(inputs, wanted[1]):
                 found.append(name)
-        passing, modules = ({name for name, _ in theirs}, {name for name, _ in ours}), comparison.matching.modules
-        found += [name for name in asked if name not in passing[0] and modules[name] in passing[1]]
+        passing = [{name for (name, _), (_, inputs) in some.items() if any(_present(inputs))} for some in (theirs, ours)]
+        found += [name for name in asked if name not in passing[0] and comparison.matching.modules[name] in passing[1]]
     return next((each for each in found if not any(other.startswith(f"{each}.") for other in found)), "")
 
 
@@ -240,14 +194,10 @@ def _present(gradients: Sequence[torch.Tensor | None]) -> list[bool]:
     return [each is not None and bool(each.count_nonzero()) for each in gradients]
 
 
-def _alike_present(some: Sequence[torch.Tensor | None], others: Sequence[torch.Tensor | None]) -> bool:
-    return _present(some) == _present(others)
-
-
 def _equal(some: Sequence[torch.Tensor | None], others: Sequence[torch.Tensor | None]) -> bool:
     """Whether two lists of gradients agree where both are there."""
     both = [(a, b) for a, b in zip(some, others, strict=False) if a is not None and b is not None]
-    return len(some) == len(others) and all(a.shape == b.shape and relative(a, b) <= PARTED for a, b in both)
+    return len(some) == len(others) and all(agree(a, b) for a, b in both)
 
 
 def _caller(module: str, passages: Sequence[Passage]) -> str:
@@ -260,9 +210,7 @@ def _caller(module: str, passages: Sequence[Passage]) -> str:
 
 def _parameters_off(comparison: Comparison) -> Iterator[str]:
     """Modules with a parameter whose gradient was judged to differ, and differs here too. Excludes gradients that are zero in exact arithmetic."""
-    ours, theirs = (side.once_captured() for side in (comparison.model, comparison.other))
-    for subject in comparison.subjects:
+    captured = comparison.model.once_captured(), comparison.other.once_captured()
+    for subject in unlike(comparison.subjects, *captured):
         if subject.kind == "parameter-gradient" and comparison.verdicts.get(subject) not in ("bitwise", "rounding", "model less accurate"):
-            a, b = subject.of_model(ours), subject.of_other(theirs)
-            if a is None or b is None or a.shape != b.shape or relative(b, a) > PARTED:
-                yield subject.module
+            yield subject.module

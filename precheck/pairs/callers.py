@@ -6,16 +6,14 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from precheck.pairs.backward_difference import PARTED
-from precheck.pairs.choices import wrongly_chosen
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.contents import Contents
-from precheck.pairs.couples import Calls, Couple, Couples
-from precheck.pairs.floors import relative
+from precheck.pairs.couples import Calls, Couples
+from precheck.pairs.floors import agree, range_of
 from precheck.pairs.held_state import Held, intruders
-from precheck.pairs.module_dataflow import Passage
+from precheck.pairs.module_dataflow import Passage, real_copy
 from precheck.pairs.replays import Wrong, wrongly_given
-from precheck.pairs.same_code import by_definition, known_right, rows_in_order, same_layer_of_torch, siblings
+from precheck.pairs.same_code import by_definition, known_right, peers, rows_in_order, same_layer_of_torch, siblings
 from precheck.pairs.transplants import Call, Transplant, is_absent, transplanted
 
 
@@ -28,7 +26,7 @@ def asking(
     given = [each for each in given if each.call == given[-1].call]
     if not given and (same_layer_of_torch(contents.comparison, owner) or by_definition(contents.comparison, owner)):
         given = [each for each in before if each.kind == "whole" and each.module == owner][-1:]  # these alone say what it computes
-        if any(_agrees(coupled(each)) for each in given) and not rows_in_order(contents.comparison, owner):
+        if any(agree(*(coupled(each) or (None, None))) for each in given) and not rows_in_order(contents.comparison, owner):
             return None, ""  # the same rows of a table in another order
     if not given:
         return None, ""
@@ -40,10 +38,6 @@ def asking(
         return intruder, ""
     tried = None if unplaced else transplanted(contents.comparison, Call(owner, given[-1].call, held), coupled, contents.dtype)
     tried = None if tried is not None and not tried.right and by_definition(contents.comparison, owner) else tried
-    if tried is not None and not tried.right and (chooser := wrongly_chosen(contents.comparison, given, coupled, contents.dtype)) is not None:
-        chooser = given[-1].caller if chooser in right else chooser  # what it made is right, and the caller should have given something else
-        further = asking(chooser, before, coupled, contents, right)[0] if chooser == given[-1].caller else None
-        return (chooser if further is None else further), ""
     if tried is not None and not tried.right:
         found = _with_wrong_argument(owner, given[-1].call, before, coupled, contents, right)
         resized = found is None and _of_another_size(owner, given[-1].call, before, coupled, contents, right)
@@ -101,9 +95,9 @@ def _of_another_size(owner: str, number: int, before: Sequence[Passage], coupled
 def _made_wrong(wrong: Wrong, read: Sequence[Passage], before: Sequence[Passage], contents: Contents) -> str | None:
     """The module whose result is the wrong argument, or has its numbers in its order: the code between has then changed none, as where it pads a
     table by nothing. None if `model` has these numbers, so that the code between has chosen the wrong ones."""
-    now = wrong.value
-    if now is None:
+    if wrong.value is None:
         return None
+    now = real_copy(wrong.value)
     given = [each for each in read if each.given and each.shape == tuple(now.shape) and torch.equal(each.tensor, now)]
     mask = now.dtype is torch.bool
     made = [each for each in before if each.kind == ("flags" if mask else "out") and each.maker == each.module and each.tensor.numel() == now.numel()]
@@ -119,7 +113,7 @@ def grouping(module: str, before: Sequence[Passage], coupled: Couples, compariso
         return None
     read = [each for each in before if each.kind == "in" and each.module == module]
     counts = {_numbers(calls, each) for calls, each in zip(coupled.calls, (wanted, module), strict=True)}
-    if not read or len(counts) > 1 or not all(_agrees(coupled(each)) for each in read):
+    if not read or len(counts) > 1 or not all(agree(*(coupled(each) or (None, None))) for each in read):
         return None
     callers = {each.module: each.caller for each in before if each.kind in ("in", "whole")}
     while module and module in callers and (wanted := coupled.matching.modules.get(module)) is not None:
@@ -134,10 +128,6 @@ def grouping(module: str, before: Sequence[Passage], coupled: Couples, compariso
             return caller
         module = caller
     return None
-
-
-def _agrees(couple: Couple | None) -> bool:
-    return couple is not None and couple[0].shape == couple[1].shape and relative(*couple) <= PARTED
 
 
 def _numbers(calls: Calls, module: str) -> int:
@@ -160,15 +150,9 @@ def giving_numbers(owner: str, before: Sequence[Passage], coupled: Couples, cont
         if each.kind != "whole" or each.module not in makers or not each.tensor.dim():
             continue
         alike = [one for one in known if one.dtype == each.tensor.dtype and one.shape[:-1] == each.tensor.shape[:-1]]
-        if alike and not any(_part_of(one, each.tensor) for one in alike):
+        if alike and not any(range_of(one, each.tensor) is not None for one in alike):
             return each.caller
     return None
-
-
-def _part_of(whole: torch.Tensor, part: torch.Tensor) -> bool:
-    """Whether a tensor is a range of another one along the last axis."""
-    count = part.shape[-1]
-    return any(torch.equal(whole[..., begin : begin + count], part) for begin in range(whole.shape[-1] - count + 1))
 
 
 def _intruder(owner: str, call: int, held: Sequence[Held], before: Sequence[Passage], coupled: Couples) -> str | None:
@@ -182,10 +166,9 @@ def _intruder(owner: str, call: int, held: Sequence[Held], before: Sequence[Pass
 
 def _usually_absent(contents: Contents, owner: str, tried: Transplant, right: frozenset[str]) -> bool:
     """Whether an argument is there in one model alone that modules of owner's class are called without too, and are right."""
-    comparison, kind = contents.comparison, type(contents.comparison.other.job.model.get_submodule(owner))
-    peers = [each for each in sorted(right) if each != owner and type(comparison.other.job.model.get_submodule(each)) is kind]
-    known = [(each, comparison.matching.modules[each]) for each in peers if each in comparison.matching.modules]
-    return bool(tried.absent) and any(is_absent(comparison, *each, tried.absent, contents.dtype) for each in known[:1])
+    comparison, modules = contents.comparison, contents.comparison.matching.modules
+    known = [each for each in peers(comparison, owner, right) if each in modules] if tried.absent else []
+    return any(is_absent(comparison, each, modules[each], tried.absent, contents.dtype) for each in known[:1])
 
 
 def _wrong_flags(before: Sequence[Passage], coupled: Couples) -> str | None:

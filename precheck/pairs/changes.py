@@ -16,9 +16,8 @@ from collections.abc import Iterator
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import PARTED, agree
 from precheck.pairs.intermediates import ALIKE, Intermediates, Marks, alike
 from precheck.pairs.place import FLOAT32, Place
 
@@ -36,9 +35,9 @@ def changes(here: torch.Tensor, there: torch.Tensor, what: str) -> Iterator[str]
         yield f"{by:.6g} times {what}"
     for dim in range(here.dim()):
         for by_ in SHIFTS:
-            if here.shape[dim] > abs(by_) + 1 and same(part(a, dim, by_), part(b, dim, -by_)) and not same(part(b, dim, by_), part(b, dim, -by_)):
+            if here.shape[dim] > abs(by_) + 1 and agree(part(a, dim, by_), part(b, dim, -by_)) and not agree(part(b, dim, by_), part(b, dim, -by_)):
                 yield f"{what}, shifted: element i is element i{-by_:+d} of that, along dimension {dim}"
-        if here.shape[dim] > 1 and same(a.flip(dim), b) and not same(b.flip(dim), b):
+        if here.shape[dim] > 1 and agree(a.flip(dim), b) and not agree(b.flip(dim), b):
             yield f"{what} the other way round, along dimension {dim}"
     if here.dim() > 1 and here.shape[0] > 1:
         yield from _added((a - b).reshape(-1, here.shape[-1]), b.reshape(-1, here.shape[-1]), what)
@@ -73,15 +72,11 @@ def factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
     a whole number of parts."""
     square = float((there * there.conj()).real.sum())
     found = float((here * there.conj()).real.sum()) / square if square > 0 else 0.0
-    if not found or not math.isfinite(found) or not same(here, there * found):
+    if not found or not math.isfinite(found) or not agree(here, there * found):
         return None
     sizes = there.abs()[there != 0]
     chosen = any(math.isfinite(each) and abs(each - round(each)) <= 1e-6 * abs(each) for each in (found, 1 / found))
     return found if chosen or float(sizes.max() - sizes.min()) > PARTED * float(sizes.max()) else None
-
-
-def same(here: torch.Tensor, there: torch.Tensor) -> bool:
-    return relative(here, there) <= PARTED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ def cures(comparison: Comparison, place: Place, change: Change) -> bool:
     follower = _Replaced(comparison.other.job.model, place.module if place.ran is None else place.ran, change)
     with contextlib.suppress(*REFUSALS):
         with follower.followed(), sdpa_kernel(SDPBackend.MATH):
-            comparison.other.once(place.dtype)
+            comparison.other.forward(place.dtype)
         within = ALIKE if place.dtype is torch.float64 else PARTED * FLOAT32
         known = Marks([each.signature for each in place.ours], within)
         moved, readers = {change.number}, []  # the replaced result as it is moved on, and what is made of it

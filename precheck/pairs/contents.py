@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import PARTED, agree, range_of
 from precheck.pairs.intermediates import Intermediates, Made, Marks, alike, signature
 from precheck.torch_internals import no_dispatch
 
@@ -53,7 +52,8 @@ class Contents:
             return False
         mark, here = signature(tensor), tensor.detach().squeeze()
         whole = [*self.passed, *(each.tensor for each in self.ops if each.tensor is not None), *self._weights()]
-        return any(each.numel() == mark[0] and alike(mark, signature(each), PARTED) for each in whole) or any(_range_of(each, here) for each in whole)
+        found = any(each.numel() == mark[0] and alike(mark, signature(each), PARTED) for each in whole)
+        return found or any(here.dim() > 0 and range_of(each.squeeze(), here) is not None for each in whole)
 
     def marks(self) -> Marks:
         """The signatures of all that `model` computes and holds."""
@@ -79,7 +79,7 @@ class Contents:
         held = self._weights()
         follower = Intermediates(model, {""}, own=False)
         with contextlib.suppress(*REFUSALS), follower.followed(), sdpa_kernel(SDPBackend.MATH):
-            self.comparison.model.once(self.dtype)
+            self.comparison.model.forward(self.dtype)
         self.ops = follower.made
         return [*held, *(each.tensor for each in follower.made if each.tensor is not None)]
 
@@ -95,22 +95,12 @@ class Contents:
         mark, reached = signature(start), set[int]()
         for number, each in enumerate(self.ops):
             if each.module == module and any(read in reached for read in each.reads):
-                if each.tensor is not None and each.tensor.shape == result.shape and relative(each.tensor, result) <= PARTED:
+                if agree(each.tensor, result):
                     return True
                 reached.add(number)
             elif alike(mark, each.signature):
                 reached.add(number)
         return False
-
-
-def _range_of(whole: torch.Tensor, part: torch.Tensor) -> bool:
-    """Whether a tensor is a range of another one along one axis."""
-    whole = whole.squeeze()
-    axes = [axis for axis in range(part.dim()) if part.dim() == whole.dim() and whole.shape[axis] != part.shape[axis]]
-    if len(axes) != 1 or whole.shape[axes[0]] < (count := part.shape[axes[0]]):
-        return False
-    begins = range(whole.shape[axes[0]] - count + 1)
-    return any(relative(part, whole.narrow(axes[0], begin, count).to(part.dtype)) <= PARTED for begin in begins)
 
 
 def _rounded(values: torch.Tensor, known: torch.Tensor, size: float) -> bool:

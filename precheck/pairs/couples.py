@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from precheck.pairs.backward_difference import PARTED
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import agree
 from precheck.pairs.matching import Matching
 from precheck.pairs.module_dataflow import Passage
 
@@ -67,7 +66,7 @@ class Couples:
         all_ = [calls.get((passage.kind, name, passage.place), []) for calls, name in zip(self.calls, (wanted, passage.module), strict=True)]
         axis = _common_axis(*all_) if self.rows and self.matching.holds(passage.module, wanted) else 0
         here = self._as_rows(passage, axis, [there], [passage]) if there is not None and axis else None
-        if here is not None and relative(*here) <= PARTED:
+        if here is not None and agree(*here):
             return here  # whatever is wrong in later calls
         if axis and all_[0] and passage is not all_[1][-1] and not alike and _among([passage], all_[0], axis):
             return passage.tensor, passage.tensor  # rows that are left out show at the last call
@@ -79,10 +78,10 @@ class Couples:
     def _in_usual_order(self, here: torch.Tensor, there: torch.Tensor) -> Couple | None:
         """Two tensors of one shape that are equal in the order of axes in which others of this run are: channels last where the picture is square and
         has as many channels."""
-        if not self.rows or here.dim() < 3 or relative(here, there) <= PARTED:
+        if not self.rows or here.dim() < 3 or agree(here, there):
             return None
         turned = (here.permute(order) for order in self.orders if len(order) == here.dim())
-        return next(((each, there) for each in turned if each.shape == there.shape and relative(each, there) <= PARTED), None)
+        return next(((each, there) for each in turned if agree(each, there)), None)
 
     @functools.cached_property
     def orders(self) -> set[tuple[int, ...]]:
@@ -93,7 +92,7 @@ class Couples:
             there = None if wanted is None else self.known.get((each.kind, wanted, each.call, each.place))
             if there is None or there.tensor.shape == each.tensor.shape or sorted(there.tensor.shape) != sorted(each.tensor.shape):
                 continue
-            if not any(relative(each.tensor.permute(order), there.tensor) <= PARTED for order in found if fits(each.tensor, there.tensor, order)):
+            if not any(len(order) == each.tensor.dim() and agree(each.tensor.permute(order), there.tensor) for order in found):
                 order = order_of_axes(each.tensor, there.tensor)
                 found |= set() if order is None else {order}
         return found
@@ -126,7 +125,7 @@ class Couples:
         if len(here) * len(known) > MOST:
             return None
         at = torch.cdist(here, known, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
-        return (passage.tensor, there.tensor[at]) if relative(here, known[at]) <= PARTED else None
+        return (passage.tensor, there.tensor[at]) if agree(here, known[at]) else None
 
     def _anywhere(self, passage: Passage, there: Passage) -> Couple | None:
         """The rows of model that matter with the nearest of `other`, if they are equal."""
@@ -137,7 +136,7 @@ class Couples:
         if there.gradient is not None:
             wanted = wanted[_rows([there.gradient], axis).count_nonzero(-1) > 0]
         found = _nearest(wanted, _rows([passage.tensor], axis))
-        return (found, wanted) if len(wanted) and relative(found, wanted) <= PARTED else None
+        return (found, wanted) if len(wanted) and agree(found, wanted) else None
 
     def alike(self, passage: Passage, wanted: str) -> bool:
         """Whether both modules are called equally often with as many tensors. Of floats only those of floats count: a packed sequence comes with
@@ -212,7 +211,8 @@ def by_results(matching: Matching, ours: Sequence[Passage], theirs: Sequence[Pas
             around[each.module] = list(itertools.takewhile(lambda name, held=held: _held(linked, name) == held, outer))  # type: ignore[misc]
         for level, name in enumerate(around[each.module]):
             there = known.get(("out", name, each.call, each.place))
-            if there is not None and there.shape == each.tensor.shape and relative(each.tensor, there) <= PARTED:
+            turned = there is not None and there.shape != each.tensor.shape and reordered(each.tensor, there) is not None
+            if turned or agree(each.tensor, there):
                 votes.setdefault(classes[each.module], Counter())[level] += 1
     best = {kind: max(sorted(count), key=lambda level, count=count: count[level]) for kind, count in votes.items()}  # type: ignore[misc]
     levels = {name: best.get(classes[name], 0) for name in around}
@@ -234,7 +234,7 @@ def order_of_axes(here: torch.Tensor, there: torch.Tensor) -> tuple[int, ...] | 
     if sorted(here.shape) != sorted(there.shape) or here.shape.numel() < 2 or here.dim() > AXES:
         return None
     orders = (order for order in itertools.permutations(range(here.dim())) if list(order) != sorted(order) and fits(here, there, order))
-    return next((order for order in orders if relative(here.permute(order), there) <= PARTED), None)
+    return next((order for order in orders if agree(here.permute(order), there)), None)
 
 
 def fits(here: torch.Tensor, there: torch.Tensor, order: Sequence[int]) -> bool:
@@ -256,7 +256,7 @@ def _among(theirs: Sequence[Passage], ours: Sequence[Passage], axis: int) -> boo
     here, there = (
         _rows([each.tensor for each in some], axis) if axis else torch.cat([each.tensor.reshape(-1, 1) for each in some]) for some in (theirs, ours)
     )
-    return len(here) * len(there) <= MOST and relative(here, _nearest(here, there)) <= PARTED
+    return len(here) * len(there) <= MOST and agree(here, _nearest(here, there))
 
 
 def _rows(tensors: Sequence[torch.Tensor], axis: int) -> torch.Tensor:

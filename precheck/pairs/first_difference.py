@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
 
-from precheck.pairs.backward_difference import PARTED, backward_difference, repeated_otherwise
+from precheck.pairs.backward_difference import backward_difference, repeated_otherwise
 from precheck.pairs.callers import asking, giving_numbers, grouping
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
 from precheck.pairs.couples import Couple, Couples, by_results, reordered
 from precheck.pairs.excuses import Differs, Excuses, Off, order_is_known
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import PARTED, relative
 from precheck.pairs.handed_on import wrong_further
 from precheck.pairs.intermediates import Intermediates, ingredients
 from precheck.pairs.lent_weights import with_own_weights
 from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.place import FLOAT32, Place, placed_at
-from precheck.pairs.same_code import part_of_right, weight_of_another_form
+from precheck.pairs.same_code import known_right, peers, weight_of_another_form
 from precheck.pairs.sides import Side
 
 
@@ -37,54 +38,68 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     ours, theirs = with_own_weights(comparison, ours, theirs)
     modules = comparison.matching.modules
     modules |= by_results(comparison.matching, ours, theirs, {name: type(each) for name, each in comparison.other.job.model.named_modules()})
-    pool = [each.tensor for each in ours]
-    contents = Contents(comparison, dtype, pool)
-    forward = [each for each in theirs if each.kind not in ("again", "back")]
-    limit, differently = PARTED * (1.0 if dtype is torch.float64 else FLOAT32), []
-
-    def looked(*, rows: bool, moved: bool = False) -> tuple[Couples, Differs, list[Off], list[Off]]:
-        coupled = Couples(ours, theirs, comparison.matching, rows=rows, moved=moved)
-        differs = _differs(coupled, limit)
-        off = [(place, each) for place, each in enumerate(forward) if differs(each)]
-        excuses = Excuses(comparison, forward, coupled, differs, contents)
-        return coupled, differs, off, [each for each in off if not excuses.hold(*each)]
-
-    for rows in (comparison.aligned is None, False):
-        coupled, differs, off, guilty = looked(rows=rows)
-        differently.append(differs)
-        if guilty:
-            break
-    if guilty and rows:
-        elsewhere = looked(rows=True, moved=True)
-        if elsewhere[3] and not elsewhere[1](guilty[0][1]) and order_is_known(comparison, forward, elsewhere[3][0], differs, elsewhere[1]):
-            coupled, differs, off, guilty = elsewhere
-    if guilty and _reordered(coupled(guilty[0][1])) and _surely(forward, guilty[0][1].module, coupled, differs):
-        guilty = [each for each in guilty if not _reordered(coupled(each[1]))] or guilty
-    guilty = _wrong_beyond_rows(guilty, coupled)
-    behind = None if guilty else _backward(comparison, ours, theirs, differently[0], dtype)
-    if behind is not None or not off:
+    contents = Contents(comparison, dtype, [each.tensor for each in ours])
+    limit = PARTED * (1.0 if dtype is torch.float64 else FLOAT32)
+    look = usual = _Look(ours, theirs, contents, limit, rows=comparison.aligned is None)
+    first = look.first()
+    if first is None:
+        look = _Look(ours, theirs, contents, limit, rows=False)
+        first = look.first()
+    elif comparison.aligned is None:
+        moved = _Look(ours, theirs, contents, limit, rows=True, moved=True)
+        found = None if moved.differs(first[1]) else moved.first()
+        if found is not None and order_is_known(comparison, look.forward, found, look.differs, moved.differs):
+            look, first = moved, found
+    behind = _backward(comparison, ours, theirs, usual.differs, dtype) if first is None else None
+    if behind is not None or not look.off:
         return behind
-    place, first = (guilty or off)[0]
-    right = _right(forward[:place], coupled, differs, contents)
-    module, given = _blamed(first, forward[:place], coupled, differs, contents, right)
+    return _placed(comparison, look, look.off[0] if first is None else look.surely(first), ours, theirs)
+
+
+def _placed(comparison: Comparison, look: _Look, off: Off, ours: Sequence[Passage], theirs: Sequence[Passage]) -> Place:
+    """The place of the code that made the first wrong tensor."""
+    (place, first), forward, modules, contents = off, look.forward, comparison.matching.modules, look.contents
+    right = _right(forward[:place], look.coupled, look.differs, contents)
+    module, given = _blamed(first, forward[:place], look.coupled, look.differs, contents, right)
     held = weight_of_another_form(comparison, module, right)
     module, given = (module, given) if held is None else held
-    passed = None if any(_of_a_kind(comparison, each[1], first) for each in off if each not in guilty) else coupled(first)
+    usual = any(_of_a_kind(comparison, each, first) and not look.at_fault(number, each) for number, each in look.off)
     home = next((each for each in _around(module) if each in modules), "")  # code without a counterpart lies in a block that has one
     equally_often = _calls(ours, modules.get(home)) == _calls(theirs, home) == _calls(theirs, module)
     made_here = first.tensor if first.kind == "in" and not first.given and first.maker == module else None
-    own = first.kind == "out" and module == first.module
-    placed = placed_at(comparison, dtype, module, contents, made_here, by_op=equally_often and (held is not None or not given), within=own)
-    return dataclasses.replace(placed, passed=passed, right=right - {module}, given=given)
+    by_op, own = equally_often and (held is not None or not given), first.kind == "out" and module == first.module
+    found = placed_at(comparison, contents.dtype, module, contents, made_here, by_op=by_op, within=own)
+    return dataclasses.replace(found, passed=None if usual else look.coupled(first), right=right - {module}, given=given)
 
 
-def _wrong_beyond_rows(guilty: list[Off], coupled: Couples) -> list[Off]:
-    """Those at fault, without rows that are only left out, if the call that reads these returns wrong rows: then its code is at fault for certain."""
-    first = guilty[0][1] if guilty else None
-    if first is None or first.kind != "in" or not coupled.leaves_out(first):
-        return guilty
-    wrong = [each for each in guilty if not coupled.leaves_out(each[1])]
-    return wrong if any((each.kind, each.module, each.call) == ("out", first.module, first.call) for _, each in wrong) else guilty
+class _Look:
+    """What differs, by one way to pair the tensors of both models."""
+
+    def __init__(
+        self, ours: Sequence[Passage], theirs: Sequence[Passage], contents: Contents, limit: float, *, rows: bool, moved: bool = False
+    ) -> None:  # fmt: skip
+        self.contents, self.coupled = contents, Couples(ours, theirs, contents.comparison.matching, rows=rows, moved=moved)
+        self.forward = [each for each in theirs if each.kind not in ("again", "back")]
+        self.differs = _differs(self.coupled, limit)
+        self.off: list[Off] = [(place, each) for place, each in enumerate(self.forward) if self.differs(each)]
+        excuses = Excuses(contents.comparison, self.forward, self.coupled, self.differs, contents)
+        self.at_fault = functools.cache(lambda place, passage: not excuses.hold(place, passage))
+
+    def first(self) -> Off | None:
+        """The first tensor that differs and is a fault."""
+        return next((each for each in self.off if self.at_fault(*each)), None)
+
+    def surely(self, first: Off) -> Off:
+        """The first wrong tensor where this one may be right: with its axes in another order, which the model puts right, or without rows that are
+        only left out, where the call that reads these returns wrong rows, so that its code is at fault for certain."""
+        read = first[1]
+        if _reordered(self.coupled(read)) and _certain(self.forward, read.module, self.coupled, self.differs):
+            return next((each for each in self.off if self.at_fault(*each) and not _reordered(self.coupled(each[1]))), first)
+        if read.kind == "in" and self.coupled.leaves_out(read):
+            wrong = [each for each in self.off if self.at_fault(*each) and not self.coupled.leaves_out(each[1])]
+            if any((each.kind, each.module, each.call) == ("out", read.module, read.call) for _, each in wrong):
+                return wrong[0]
+        return first
 
 
 def _right(before: Sequence[Passage], coupled: Couples, differs: Differs, contents: Contents) -> frozenset[str]:
@@ -149,7 +164,7 @@ def unequal(comparison: Comparison) -> Place | None:
     if first is None:
         return None
     module = first.module if first.kind == "out" else first.maker
-    follower = Intermediates(comparison.other.job.model, {module}, own=_has_children(comparison.other, module))
+    follower = Intermediates(comparison.other.job.model, {module}, own=bool([*comparison.other.job.model.get_submodule(module).children()]))
     with follower.followed():
         comparison.other.once_low()
     last = follower.made[-1] if follower.made else None
@@ -157,6 +172,7 @@ def unequal(comparison: Comparison) -> Place | None:
 
 
 def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Callable[[Passage], bool]:
+    @functools.cache
     def differs(passage: Passage) -> bool:
         couple = coupled(passage)
         return couple is not None and (couple[0].shape != couple[1].shape or relative(*couple) > limit)
@@ -169,7 +185,7 @@ def _reordered(couple: Couple | None) -> bool:
     return couple is not None and couple[0].shape == couple[1].shape and reordered(*couple) is not None
 
 
-def _surely(
+def _certain(
     forward: Sequence[Passage], turned: str, coupled: Callable[[Passage], Couple | None], differs: Callable[[Passage], bool]
 ) -> bool:  # fmt: skip
     """Whether a module has a fault for certain: it reads the same as model's and returns other numbers, in any order of axes. Another order of axes
@@ -233,9 +249,7 @@ def _unmatched(
     `model` has nowhere in a `right` module of the owner's class too: gates of another sign, say. So is what was `right` in an earlier call,
     and all parts of it, where `model` has no further call.
     """
-    model = contents.comparison.other.job.model
-    peers = [each for each in right if type(model.get_submodule(each)) is type(model.get_submodule(owner))]
-    prefix = f"{owner}." if owner else ""
+    prefix, alike = f"{owner}." if owner else "", peers(contents.comparison, owner, right)
     inside = [each for each in right if each != owner and each.startswith(prefix)]
     made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and _of_own_form(each, coupled)]
     taken: dict[tuple[str, int], list[Passage]] = {}
@@ -256,11 +270,11 @@ def _unmatched(
         beside = any(len(one) == len(reads(each)) and all(map(torch.equal, one, reads(each))) for one in rivals)
         innocent = (each.linear or beside) and contents.comparison.matching.agrees(each.module)
         part = each.module.removeprefix(prefix)
-        innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in peers for one in before)
+        innocent = innocent or any(one.module == f"{peer}.{part}" and nowhere(one) for peer in alike for one in before)
         innocent = innocent or any(f"{each.module}.".startswith(f"{one}.") for one in inside)
         read = {one.module for one in before if one.kind == "in" and (one.maker, one.maker_call) == (each.module, each.call) and one.given}
         innocent = innocent or bool(read & right)  # they were given it, and returned what model's do
-        innocent = innocent or part_of_right(contents.comparison, each.module, owner, right)
+        innocent = innocent or known_right(contents.comparison, each.module, right)
         if all(map(contents.hold, reads(each))) and not innocent:
             return each.module
     return None
@@ -270,7 +284,7 @@ def _went_into(part: str, passage: Passage, owner: str, contents: Contents) -> b
     """Whether something that a part of `owner` made went into a tensor, as far as can be seen."""
     follower, side = Intermediates(contents.comparison.other.job.model, {owner}, own=False), contents.comparison.other
     with contextlib.suppress(*REFUSALS), follower.followed():
-        side.once(contents.dtype)
+        side.forward(contents.dtype)
     found = ingredients(follower.made, passage.tensor)
     return not found or any(f"{each}.".startswith(f"{part}.") for each in found)
 
@@ -279,7 +293,3 @@ def _of_own_form(result: Passage, coupled: Couples) -> bool:
     """Whether a result has no counterpart in `model`, or one of another form: shares of all experts, say, for those of the chosen ones."""
     couple = coupled(result)
     return couple is None or (not coupled.placed(result) and (couple[0].shape != couple[1].shape or relative(*couple) > PARTED))
-
-
-def _has_children(side: Side, module: str) -> bool:
-    return any(True for _ in side.job.model.get_submodule(module).children())

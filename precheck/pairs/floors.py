@@ -1,4 +1,5 @@
-"""Computes the noise floors of a comparison: how far correct rounding moves each tensor of the reference, as a whole and by block."""
+"""Computes the noise floors of a comparison: how far correct rounding moves each tensor of the reference, as a whole and by block. Says whether exact
+tensors agree."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from precheck.pairs.compared_tensors import Of, Subject
 from precheck.pairs.distances import Squares, lengths, size, squared_distance, sums_of_finite
 from precheck.pairs.sides import FLOAT64_ROUNDOFF, ObservedRun
 from precheck.precisions import Precision
+
+PARTED = ONE_ROUNDING * 2.0**-20
+"""Relative difference from which two exact tensors differ: the rounding that float32 is allowed (`analysis.noise.REASSOCIATED`)."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -122,3 +126,23 @@ def relative(value: torch.Tensor, exact: torch.Tensor) -> float:
         return ratio(*sums)
     distance = squared_distance(value, exact)
     return math.inf if distance.excess else ratio(distance.whole, size(exact).whole)
+
+
+def agree(value: torch.Tensor | None, exact: torch.Tensor | None) -> bool:
+    """Whether two exact tensors are there, have one shape and do not differ."""
+    return value is not None and exact is not None and value.shape == exact.shape and relative(value, exact) <= PARTED
+
+
+def unlike(subjects: Sequence[Subject], ours: Captured, theirs: Captured) -> list[Subject]:
+    """Those of which two exact runs differ."""
+    return [each for each in subjects if not agree(each.of_other(theirs), each.of_model(ours))]
+
+
+def range_of(whole: torch.Tensor, part: torch.Tensor) -> tuple[int, int] | None:
+    """The axis along which a tensor is a range of another one, and where it begins. (0, 0) if both agree."""
+    axes = [axis for axis in range(part.dim()) if part.dim() == whole.dim() and part.shape[axis] != whole.shape[axis]] or [0]
+    if part.dim() != whole.dim() or len(axes) > 1 or not part.dim():
+        return (0, 0) if agree(part, whole) else None
+    axis, count = axes[0], part.shape[axes[0]]
+    begins = range(whole.shape[axis] - count + 1)
+    return next(((axis, begin) for begin in begins if agree(part, whole.narrow(axis, begin, count).to(part.dtype))), None)

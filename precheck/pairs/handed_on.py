@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
-from precheck.observe.containers import mapped
-from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.couples import Couples
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import agree, unlike
 from precheck.pairs.module_dataflow import Passage
-from precheck.torch_support.dense_parts import continuous
+from precheck.pairs.transplants import exchanged
 
 Role = tuple[str, int]
 """A tensor of a call, by kind and place: ("in", 0) is the first input."""
@@ -43,35 +41,28 @@ def wrong_further(comparison: Comparison, owner: str, before: Sequence[Passage],
 def _roles(passage: Passage, wanted: str, coupled: Couples) -> Iterator[Role]:
     """Which tensors of model's call it equals."""
     for each in coupled.known.values():
-        if (each.module, each.call) == (wanted, passage.call) and each.kind in ("in", "out") and each.shape == passage.shape:
-            if relative(passage.tensor, each.tensor) <= PARTED:
-                yield each.kind, each.place
+        if (each.module, each.call) == (wanted, passage.call) and each.kind in ("in", "out") and agree(passage.tensor, each.tensor):
+            yield each.kind, each.place
 
 
 def _cures(comparison: Comparison, passage: Passage, right: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether the results become those of `model` when this tensor is replaced by the `right` one."""
     calls = 0
 
+    def of_its_kind(each: torch.Tensor) -> torch.Tensor:
+        return (torch.view_as_complex(right.contiguous()) if each.is_complex() else right).to(each.dtype)
+
     def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
         nonlocal calls
-        calls, place = calls + 1, -1
-
-        def part(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal place
-            place += continuous(tensor)
-            if not continuous(tensor) or place != passage.place:
-                return tensor
-            return (torch.view_as_complex(right.contiguous()) if tensor.is_complex() else right).to(tensor.dtype)
-
-        return mapped(output, part) if calls == passage.call else output
+        calls += 1
+        return exchanged(output, passage.place, of_its_kind) if calls == passage.call else output
 
     with contextlib.suppress(*REFUSALS):
-        ours = comparison.model.once(dtype).captured
+        ours = comparison.model.forward(dtype).captured
         handle = comparison.other.job.model.get_submodule(passage.module).register_forward_hook(hook)
         try:
-            theirs = comparison.other.once(dtype).captured
+            theirs = comparison.other.forward(dtype).captured
         finally:
             handle.remove()
-        results = [(each.of_other(theirs), each.of_model(ours)) for each in comparison.subjects if each.kind == "result" and each.step == 1]
-        return all(a is not None and b is not None and a.shape == b.shape and relative(a, b) <= PARTED for a, b in results)
+        return not any(each.kind == "result" and each.step == 1 for each in unlike(comparison.subjects, ours, theirs))
     return False

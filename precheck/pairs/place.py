@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.contents import Contents
+from precheck.pairs.floors import PARTED
 from precheck.pairs.intermediates import ALIKE, Intermediates, Made, alike, parting, signature
 from precheck.pairs.same_code import siblings
 
@@ -55,7 +55,7 @@ def placed_at(
     with contextlib.suppress(*REFUSALS):
         for side, follower in ((comparison.other, theirs), (comparison.model, ours)):
             with follower.followed(), sdpa_kernel(SDPBackend.MATH):  # so that fused attention shows its scores
-                side.once(dtype)
+                side.forward(dtype)
         known = [*ours.sources, *(each.signature for each in ours.made)]
 
         usual = _unknown_in_right(comparison, dtype, module, contents) if by_op else {}
@@ -90,7 +90,7 @@ def _unknown_in_right(comparison: Comparison, dtype: torch.dtype, module: str, c
     for each in siblings(comparison.other.job.model, module)[:1]:
         follower = Intermediates(comparison.other.job.model, {each}, own=False)
         with follower.followed(), sdpa_kernel(SDPBackend.MATH):
-            comparison.other.once(dtype)
+            comparison.other.forward(dtype)
         marks = contents.marks()
         if follower.made and follower.made[-1].signature in marks:
             pairs = zip(_occurrences(follower.made), follower.made, strict=True)

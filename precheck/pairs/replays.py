@@ -2,23 +2,26 @@
 
 A call that returns what model's does, once it has what model's call has, has right code, whatever its arguments are called. Most of its inputs have
 model's numbers as they are. One that has not is exchanged for each tensor of model's call that could stand for it: of another shape, as a mask that
-is added for one of truth values, or, if `other` makes more calls, the part of it that belongs to the rows of this call.
+is added for one of truth values, or, if `other` makes more calls, the part of it that belongs to the rows of this call. Where `model` gives a call
+all keys, say, and the call chooses, a port may choose before the call: then several are exchanged at once, for as many of model's in their order.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
-from precheck.pairs.backward_difference import PARTED
+from precheck.observe.containers import mapped, tensors
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.couples import Couples
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import agree, range_of
+from precheck.pairs.same_code import peers
 from precheck.pairs.transplants import Call, Items, given_to, run_with
 from precheck.torch_support.dense_parts import continuous
 
@@ -26,6 +29,10 @@ MOST = 16
 """Values that are tried for one call. Each takes a run of `other`."""
 PEERS = 4
 """Modules of one class whose calls are looked at. Each takes a run of `other`."""
+
+
+Exchange = tuple[str, torch.Tensor | None, torch.Tensor | None]
+"""An argument, its value now and another one. None: not given."""
 
 
 class Span(NamedTuple):
@@ -47,7 +54,7 @@ class Wrong(NamedTuple):
 def wrongly_given(
     comparison: Comparison, module: str, number: int, coupled: Couples, right: Collection[str], dtype: torch.dtype
 ) -> Wrong | None:  # fmt: skip
-    """The one tensor among the arguments of a call that is wrong: with another tensor of model's call in its place, or without it, the call returns
+    """The first tensor among the arguments of a call that is wrong: with another tensor of model's call in its place, or without it, the call returns
     what model's does. Or an argument that it is not given, and with a tensor of model's call it does. None if no exchange does that, so that the code
     of the module may be wrong. An argument is left out only if a module of the class that is `right` is called without it too: else the code might
     have to do without it."""
@@ -60,14 +67,15 @@ def wrongly_given(
         given = _tensors(given_to(comparison.model, Call(wanted, there), (), dtype)[0])
         items = given_to(comparison.other, Call(module, number), (), dtype)[0]
         own, empty = _tensors(items), [name for name, value in items if value is None]
-        absent = _absent(comparison, module, right, dtype)
         span = _span(own, given)
         if span is None or not results:
             return None
-        choices = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span), _causal(own))
-        for name, value, choice in itertools.islice(choices, MOST):
-            made = _run(comparison, Call(module, number), name, choice, dtype)[: len(results)]  # a port may hand on what it has seen besides
-            if made and all(any(_equal(each, one) for whole in results for one in _parts(whole, span)) for each in made):
+        absent = functools.cache(lambda: _absent(comparison, module, right, dtype))
+        alone = itertools.chain(_choices(own, absent, given, span), _filled(own, empty, given, span), _causal(own))
+        for wrong in itertools.chain(itertools.islice(_several(own, given), MOST), ([each] for each in itertools.islice(alone, MOST))):
+            made = _run(comparison, Call(module, number), {name: choice for name, _, choice in wrong}, dtype)
+            if made and all(any(agree(each, one) for whole in results for one in _parts(whole, span)) for each in made[: len(results)]):
+                name, value, choice = wrong[0]  # a port may hand on what it has seen besides
                 return Wrong(name, value, value is not None and choice is not None and _turned(value, choice))
     return None
 
@@ -81,9 +89,8 @@ def _number(coupled: Couples, module: str, wanted: str | None, number: int) -> i
 
 def _absent(comparison: Comparison, module: str, right: Collection[str], dtype: torch.dtype) -> set[str]:
     """The names of arguments without which some of the first modules of the class are called that are right."""
-    parts = dict(comparison.other.job.model.named_modules())
-    peers = [each for each in sorted(right) if each != module and type(parts[each]) is type(parts[module])]
-    return {name for each in peers[:PEERS] for name, value in given_to(comparison.other, Call(each, 1), (), dtype)[0] if value is None}
+    known = peers(comparison, module, right)[:PEERS]
+    return {name for each in known for name, value in given_to(comparison.other, Call(each, 1), (), dtype)[0] if value is None}
 
 
 def _tensors(items: Items) -> list[tuple[str, torch.Tensor]]:
@@ -101,14 +108,8 @@ def _span(own: Sequence[tuple[str, torch.Tensor]], given: Sequence[tuple[str, to
 
 
 def _rows(here: torch.Tensor, there: torch.Tensor) -> Span | None:
-    if here.shape == there.shape:
-        return Span() if relative(here, there) <= PARTED else None
-    axes = [axis for axis in range(here.dim()) if here.dim() == there.dim() and here.shape[axis] != there.shape[axis]]
-    if len(axes) != 1 or here.shape[axes[0]] > there.shape[axes[0]]:
-        return None
-    length, count = there.shape[axes[0]], here.shape[axes[0]]
-    begins = (begin for begin in range(length - count + 1) if relative(here, there.narrow(axes[0], begin, count)) <= PARTED)
-    return next((Span(length, begin, count) for begin in begins), None)
+    found = range_of(there, here)
+    return None if found is None else Span() if here.shape == there.shape else Span(there.shape[found[0]], found[1], here.shape[found[0]])
 
 
 def _parts(whole: torch.Tensor, span: Span) -> Iterator[torch.Tensor]:
@@ -119,19 +120,15 @@ def _parts(whole: torch.Tensor, span: Span) -> Iterator[torch.Tensor]:
             yield whole.narrow(axis, span.begin, span.size)
 
 
-def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
-    return here.shape == there.shape and relative(here, there) <= PARTED
-
-
 def _choices(
-    own: Sequence[tuple[str, torch.Tensor]], spare: set[str], given: Sequence[tuple[str, torch.Tensor]], span: Span
-) -> Iterator[tuple[str, torch.Tensor | None, torch.Tensor | None]]:  # fmt: skip
+    own: Sequence[tuple[str, torch.Tensor]], spare: Callable[[], set[str]], given: Sequence[tuple[str, torch.Tensor]], span: Span
+) -> Iterator[Exchange]:  # fmt: skip
     """Arguments, each with what may stand for it: a name, the value now, and another one. First those that model's call has not, with one of its
     tensors. Then any, with the sum of two: a mask may lie in a bias of distances, which model's call is given apart. Nothing (None) stands for an
     argument only where model's call has no further tensor. Tensors in containers stay, since code may write to these."""
     offered = [part for _, each in given for part in _parts(each, span)]
     left = _without(offered, [each for _, each in own])
-    sums: list[Iterator[tuple[str, torch.Tensor, torch.Tensor]]] = []
+    sums: list[Iterator[Exchange]] = []
     for name, value in own:
         if "[" in name:
             continue
@@ -142,12 +139,25 @@ def _choices(
         yield from ((name, value, each) for each in found)
         if continuous(value):
             sums.append(_fitting(name, value, _sums([value] if known else left, left)))
-        if name in spare and not found and not known:
+        if not found and not known and name in spare():
             yield name, value, None
     yield from itertools.chain.from_iterable(sums)
 
 
-def _fitting(name: str, value: torch.Tensor, sums: Iterator[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+def _several(own: Sequence[tuple[str, torch.Tensor]], given: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Sequence[Exchange]]:
+    """Where model's call is given another number of tensors of floats: some of these, in order, for all that are not at the same place there."""
+    here, there = ([each for each in some if continuous(each[1])] for some in (own, given))
+    fixed = [one for one, each in zip(here, there, strict=False) if agree(one[1], each[1])]
+    free = [each for each in here if each not in fixed]
+    left = _without([each for _, each in there], [each for _, each in fixed])
+    for some in itertools.combinations(left, len(free) if fixed and free and len(here) != len(there) else len(left) + 1):
+        pairs = [(name, value, each.to(value.dtype)) for (name, value), each in zip(free, some, strict=True) if value.shape == each.shape]
+        exchanged = [each for each in pairs if not agree(*each[1:])]
+        if exchanged and len(pairs) == len(free):
+            yield exchanged
+
+
+def _fitting(name: str, value: torch.Tensor, sums: Iterator[torch.Tensor]) -> Iterator[Exchange]:
     """Those of the sums that an argument may be."""
     for each in sums:
         if each.dim() == value.dim() and each.shape[-2:] == value.shape[-2:] and not torch.equal(each, value):
@@ -171,7 +181,7 @@ def _sums(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Itera
                 yield number + (form if continuous(form) else torch.zeros_like(form, dtype=number.dtype).masked_fill(~form, -1e30))
 
 
-def _causal(own: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+def _causal(own: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Exchange]:
     """Masks, each with the one of later keys, which model's call need not be given: its own code may hide them. Truth values may mean the
     opposite."""
     for name, value in own:
@@ -183,7 +193,7 @@ def _causal(own: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torc
 
 def _filled(
     own: Sequence[tuple[str, torch.Tensor]], empty: Sequence[str], given: Sequence[tuple[str, torch.Tensor]], span: Span
-) -> Iterator[tuple[str, None, torch.Tensor]]:  # fmt: skip
+) -> Iterator[Exchange]:  # fmt: skip
     """Arguments that are not given, each with a tensor that model's call has and this one has not, or the sum of two. Masks of truth values may mean
     the opposite."""
     left = _without([part for _, one in given for part in _parts(one, span)], [one for _, one in own])
@@ -206,10 +216,11 @@ def _stands_for(there: torch.Tensor, here: torch.Tensor) -> Iterator[torch.Tenso
 
 
 def _complex(left: Sequence[torch.Tensor], here: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Two tensors of model's call as one of complex numbers: cosines and sines, say."""
+    """Two tensors of model's call, or the halves of one, as one of complex numbers: cosines and sines, say."""
     real = here.real
-    pairs = itertools.permutations([each for each in left if continuous(each) and not each.is_complex()], 2)
-    for one, two in pairs:
+    numbers = [each for each in left if continuous(each) and not each.is_complex()]
+    halves = (itertools.permutations(each.chunk(2, -1)) for each in numbers if each.shape[-1:] > (1,))
+    for one, two in itertools.chain(itertools.permutations(numbers, 2), *halves):
         for cosine, sine in zip(_sized(one, real), _sized(two, real), strict=False):
             yield torch.complex(cosine.contiguous(), sine.contiguous()).to(here.dtype)
 
@@ -238,7 +249,7 @@ def _same(here: torch.Tensor, there: torch.Tensor) -> bool:
     if continuous(here) != continuous(there) or here.numel() != there.numel() or (here.dtype is torch.bool) != (there.dtype is torch.bool):
         return False
     one, two = here.flatten(), there.flatten()
-    return relative(one, two) <= PARTED if continuous(here) else torch.equal(one, two.to(one.dtype))
+    return agree(one, two) if continuous(here) else torch.equal(one, two.to(one.dtype))
 
 
 def _turned(here: torch.Tensor, there: torch.Tensor) -> bool:
@@ -247,9 +258,11 @@ def _turned(here: torch.Tensor, there: torch.Tensor) -> bool:
     return _same(*((torch.view_as_real(each) if each.is_complex() else each).flatten().sort().values for each in (here, there)))
 
 
-def _run(comparison: Comparison, call: Call, name: str, choice: torch.Tensor | None, dtype: torch.dtype) -> list[torch.Tensor]:
+def _run(comparison: Comparison, call: Call, chosen: Mapping[str, torch.Tensor | None], dtype: torch.dtype) -> list[torch.Tensor]:
     def enter(module: torch.nn.Module, arguments: inspect.BoundArguments) -> bool:
-        arguments.arguments[name] = choice
+        for name, value in arguments.arguments.items():
+            paths = iter([path for path, _ in tensors(value, name)])
+            arguments.arguments[name] = chosen[name] if name in chosen else mapped(value, lambda each, paths=paths: chosen.get(next(paths), each))  # type: ignore[misc,arg-type]
         return True
 
     return run_with(comparison.other, call, dtype, enter)

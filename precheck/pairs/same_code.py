@@ -11,27 +11,28 @@ import torch
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.layouts import Link
 
+FILTERS = torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d
+
 
 def known_right(comparison: Comparison, module: str, right: Collection[str]) -> bool:
-    """Whether a module has model's weights, and is a layer of torch with model's options or has the code of a module that was `right` before, with
-    the rows of model's weights in the same order as there."""
+    """Whether a module has model's weights, and is a layer of torch with model's options or has the code of a module that was `right` before, or of
+    the same part of one, with the rows of model's weights in the same order as there."""
     matching, model = comparison.matching, comparison.other.job.model
-    wanted = matching.modules.get(module)
-    if wanted is None or not module or not matching.agrees(module):
+    if not module or not matching.agrees(module):
         return False
-    here, there = model.get_submodule(module), comparison.model.job.model.get_submodule(wanted)
-    without_buffers = not any(True for _ in here.buffers())
-    if without_buffers and (_of_torch(here, there) or by_definition(comparison, module)):
-        return True
-    peers = [each for each in right if each != module and _alike(here, model.get_submodule(each))]
-    sources = _held_weights(comparison, module, module) if peers else {}
-    return any(sources == _held_weights(comparison, each, each) for each in peers)
+    wanted, here = matching.modules.get(module), model.get_submodule(module)
+    if wanted is not None and not any(True for _ in here.buffers()):
+        if _of_torch(here, comparison.model.job.model.get_submodule(wanted)) or by_definition(comparison, module):
+            return True
+    known = [each for each in right_twins(comparison, module, right) if _alike(here, model.get_submodule(each))]
+    sources = _held_weights(comparison, module, module) if known else {}
+    return any(sources == _held_weights(comparison, each, each) for each in known)
 
 
 def by_definition(comparison: Comparison, module: str) -> bool:
-    """Whether a module is torch's linear layer, or its table of words, with the numbers of such layers of `model`. No option of these two changes
-    what they compute of their weights, so that its result is right if its input is, whatever the part of `model` does besides: turn pictures into
-    rows before the layer, say, or add two to all places."""
+    """Whether a module is torch's linear layer, or its table of words, with the numbers of such layers of `model`, or of a filter as a matrix. No
+    option of these two changes what they compute of their weights, so that its result is right if its input is, whatever the part of `model` does
+    besides: turn pictures into rows before the layer, say, or add two to all places."""
     matching, here = comparison.matching, comparison.other.job.model.get_submodule(module)
     kind = next((each for each in (torch.nn.Linear, torch.nn.Embedding) if type(here) is each), None)
     held = [link for link in matching.links if any(name.rpartition(".")[0] == module for name in link.others)]
@@ -41,8 +42,10 @@ def by_definition(comparison: Comparison, module: str) -> bool:
     owners = {comparison.model.job.model.get_submodule(name.rpartition(".")[0]) for link in held for name in link.models}
     if any(_adapted(comparison, name) for link in held for name in link.models):
         return False
-    in_order = all(link.order is None and not link.turned and link.dim == 0 and not link.shape for link in held)
-    return in_order and all(isinstance(each, kind) and (kind is torch.nn.Embedding or type(each) is kind) for each in owners)
+    in_order = all(link.order is None and not link.turned and link.dim == 0 and not link.axes for link in held)
+    if kind is torch.nn.Embedding:
+        return in_order and all(isinstance(each, kind) for each in owners) and not any(link.shape for link in held)
+    return in_order and all(type(each) in (kind, *FILTERS) and getattr(each, "groups", 1) == 1 for each in owners)
 
 
 def _adapted(comparison: Comparison, weight: str) -> bool:
@@ -68,23 +71,14 @@ def same_layer_of_torch(comparison: Comparison, module: str) -> bool:
     return here is not there and _of_torch(here, there) and _equal(*(dict(each.named_buffers()) for each in (here, there)))
 
 
-def part_of_right(comparison: Comparison, module: str, owner: str, right: Collection[str]) -> bool:
-    """Whether a part of `owner` has the weights of model's, and the code of the same part of a `right` module of owner's class."""
-    model, part = comparison.other.job.model, module.removeprefix(f"{owner}." if owner else "")
-    parts = dict(model.named_modules())
-    peers = [(each, f"{each}.{part}") for each in right if each != owner and type(parts[each]) is type(parts[owner])]
-    known = [(each, one) for each, one in peers if one in parts and _alike(parts[module], parts[one])]
-    sources = _held_weights(comparison, module, owner) if known and comparison.matching.agrees(module) else None
-    return sources is not None and any(sources == _held_weights(comparison, one, each) for each, one in known)
-
-
 def weight_of_another_form(comparison: Comparison, owner: str, right: Collection[str]) -> tuple[str, str] | None:
     """The part of a module that holds a weight in another way than a `right` module with the same code: with model's numbers where that one has
     others, such as numbers with a scale in them, in another order, or those of another weight of model's. The code is right, so that this weight is
     at fault. Of two that are exchanged the first. Also what the weight holds, in words. None if weights of several parts differ otherwise."""
     modules = dict(comparison.other.job.model.named_modules())
-    peers = [each for each in sorted(right) if owner and each != owner and type(modules[each]) is type(modules[owner])]
-    peer = next((each for each in peers if any(True for _ in modules[each].parameters()) and _alike(modules[owner], modules[each])), None)
+    same, alike = twins(comparison, owner), right_twins(comparison, owner, right) if owner else []
+    alike = [each for each in alike if each in same or not type(modules[owner]).__module__.startswith("torch.")]  # any two layers differ in weights
+    peer = next((each for each in alike if any(True for _ in modules[each].parameters()) and _alike(modules[owner], modules[each])), None)
     if peer is None:
         return None
     here, there = (_held_weights(comparison, each, each) for each in (owner, peer))
@@ -112,6 +106,28 @@ def _kind(link: Link) -> str:
 
 def _short(order: Sequence[int]) -> str:
     return ", ".join(map(str, order[:12])) + (" and so on" if len(order) > 12 else "")
+
+
+def peers(comparison: Comparison, module: str, among: Collection[str]) -> list[str]:
+    """Other modules with the class of this one."""
+    parts = dict(comparison.other.job.model.named_modules())
+    return [each for each in sorted(among) if each != module and type(parts[each]) is type(parts[module])]
+
+
+def twins(comparison: Comparison, module: str) -> dict[str, list[str]]:
+    """The same part of modules that have the class of one around it, each with these modules: the first block's filter for the second's."""
+    modules, names, found = dict(comparison.other.job.model.named_modules()), module.split("."), dict[str, list[str]]()
+    for depth in range(1, len(names)):
+        for each in peers(comparison, ".".join(names[:depth]), modules):
+            found.setdefault(".".join((each, *names[depth:])), []).append(each)
+    return found
+
+
+def right_twins(comparison: Comparison, module: str, right: Collection[str]) -> list[str]:
+    """The modules with the class of this one that are `right`, and the same part of right modules, which is right too."""
+    parts = dict(comparison.other.job.model.named_modules())
+    inside = [each for each, around in twins(comparison, module).items() if each in parts and set(around) & set(right)]
+    return [*peers(comparison, module, right), *inside]
 
 
 def siblings(model: torch.nn.Module, module: str) -> list[str]:

@@ -99,6 +99,11 @@ class Side:
         self._once = self._run(reference(dtype, follows=log), job=dataclasses.replace(self.job, optimizer=None, steps=1))
         return self._once
 
+    def forward(self, dtype: torch.dtype) -> ObservedRun:
+        """As `once`, up to the loss."""
+        setting = dataclasses.replace(reference(dtype, follows=self.log.draws()), early=True)
+        return self._run(setting, job=dataclasses.replace(self.job, optimizer=None, steps=1))
+
     def once_low(self) -> ObservedRun:
         """The first step only, under the precision."""
         return self._run(low(self.precision, records=DecisionLog()), job=dataclasses.replace(self.job, optimizer=None, steps=1))

@@ -13,15 +13,16 @@ import torch
 
 from precheck import ops
 from precheck.pairs import changes
-from precheck.pairs.capture import Captured
 from precheck.pairs.changes import Change, cures
-from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.floors import agree, unlike
 from precheck.pairs.formulas import formulas
 from precheck.pairs.formulas import name as _op
 from precheck.pairs.intermediates import Made, View, alike
 from precheck.pairs.layouts import equal
 from precheck.pairs.place import Place
+from precheck.pairs.same_code import peers, right_twins
+from precheck.pairs.variations import changed
 
 MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})
 """Ops that only move numbers. Their operands do not show where a factor matters."""
@@ -56,12 +57,10 @@ def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
 def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
     """Weights that differ before anything is computed, and weights that one side lacks or shares."""
     ours, theirs = (dict(side.job.model.named_parameters(remove_duplicate=False)) for side in (comparison.model, comparison.other))
-    kind = type(comparison.other.job.model.get_submodule(place.module))
-    right = {each for each in place.right if type(comparison.other.job.model.get_submodule(each)) is kind}
     unlike = [link.others[0].rpartition(".") for link in comparison.matching.links if not link.same]
     unlike += [name.rpartition(".") for name in comparison.matching.lonely]
-    peers = right | set(_peers(comparison, place))
-    harmless = {name for module, _, name in unlike if module in peers}  # in a module that is right, or in a part of one
+    known = right_twins(comparison, place.module, place.right)
+    harmless = {name for module, _, name in unlike if module in known}  # in a module that is right, or in a part of one
     for link in comparison.matching.links:
         module, _, name = link.others[0].rpartition(".")
         if not link.same and module == place.module and name not in harmless:
@@ -86,14 +85,6 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
             if place.backward and len(apart) > 1 and not bool((one[a] == one[a].reshape(-1)[0]).all()):
                 others = "" if {a, b} == set(apart.values()) else f": {' and '.join(sorted(apart.values())[:2])}"
                 yield f"{a} and {b} are one parameter in {which[0]}, and two in {which[1]}{others}"
-
-
-def _peers(comparison: Comparison, place: Place) -> Iterator[str]:
-    """The same part in modules that are right: the first block's filter for the second's."""
-    parts, names = dict(comparison.other.job.model.named_modules()), place.module.split(".")
-    for depth in range(1, len(names)):
-        holder, part = parts[".".join(names[:depth])], ".".join(names[depth:])
-        yield from (f"{each}.{part}" for each in place.right if type(parts[each]) is type(holder))
 
 
 def _below(names: Sequence[str], module: str | None) -> list[str]:
@@ -130,9 +121,9 @@ def _attributes(comparison: Comparison, place: Place) -> Iterator[str]:
     if place.counterpart is None:
         return
     ours, theirs = comparison.model.job.model, comparison.other.job.model
-    there, here, kind = _plain(ours, place.counterpart), _plain(theirs, place.module), type(theirs.get_submodule(place.module))
-    alike = [(_plain(ours, comparison.matching.modules[each]), _plain(theirs, each)) for each in place.right
-             if each in comparison.matching.modules and type(theirs.get_submodule(each)) is kind]  # fmt: skip
+    there, here, modules = _plain(ours, place.counterpart), _plain(theirs, place.module), comparison.matching.modules
+    known = [each for each in peers(comparison, place.module, place.right) if each in modules]
+    alike = [(_plain(ours, modules[each]), _plain(theirs, each)) for each in known]
     for name, value in here.items():
         harmless = any(mine.get(name) == there.get(name) and yours.get(name) == value for mine, yours in alike)  # in a module that is right
         if name in there and _unlike(value, there[name]) and not harmless:
@@ -150,19 +141,12 @@ def _plain(model: torch.nn.Module, name: str) -> dict[str, Any]:
     return {each: value for each, value in values.items() if not each.startswith("_") and each != "training"}
 
 
-@contextlib.contextmanager
-def _given(comparison: Comparison, name: str) -> Iterator[None]:
+def _given(comparison: Comparison, name: str) -> contextlib.AbstractContextManager[None]:
     """Gives all modules of `other` model's value of an attribute, within the context."""
     ours, theirs = (dict(side.job.model.named_modules()) for side in (comparison.model, comparison.other))
-    couples = [(theirs[a].__dict__, ours[b].__dict__) for a, b in comparison.matching.modules.items() if a in theirs and b in ours]
-    changed = [(here, here[name], there[name]) for here, there in couples if name in here and name in there and _unlike(here[name], there[name])]
-    try:
-        for here, _, wanted in changed:
-            here[name] = wanted
-        yield
-    finally:
-        for here, before, _ in changed:
-            here[name] = before
+    couples = [(theirs[a], vars(ours[b])) for a, b in comparison.matching.modules.items() if a in theirs and b in ours]
+    told = [(here, there) for here, there in couples if name in vars(here) and name in there]
+    return changed((here, name, there[name]) for here, there in told if _unlike(vars(here)[name], there[name]))
 
 
 def _cured(comparison: Comparison, name: str) -> bool:
@@ -175,15 +159,10 @@ def _cured(comparison: Comparison, name: str) -> bool:
             ours = comparison.model.once(dtype).captured
         except Exception:  # a model may raise anything if its attributes are changed
             continue
-        told = [each for each in comparison.subjects if each.kind in ("result", "buffer")]
-        unlike = [each for each in comparison.subjects if "gradient" in each.kind and not _agree(each, ours, before)]
-        return all(_agree(each, ours, theirs) for each in (unlike if all(_agree(each, ours, before) for each in told) else []) + told)
+        wrong, left = (set(unlike(comparison.subjects, ours, each)) for each in (before, theirs))
+        told = {each for each in wrong | left if each.kind in ("result", "buffer")}
+        return not told & left and (bool(told) or not any("gradient" in each.kind for each in wrong & left))
     return False
-
-
-def _agree(subject: Subject, ours: Captured, theirs: Captured) -> bool:
-    a, b = subject.of_model(ours), subject.of_other(theirs)
-    return a is not None and b is not None and a.shape == b.shape and changes.same(b, a)
 
 
 def _contents(place: Place) -> Iterator[Change]:
@@ -237,7 +216,7 @@ def _reading(made: Made, place: Place, left: Iterator[int]) -> Iterator[Change]:
             if next(left, None) is None:
                 return
             a, b = (a, b) if a.shape == b.shape else (a.reshape(b.shape), b)
-            if not changes.same(*changes.seen(a, b)):
+            if not agree(*changes.seen(a, b)):
                 found = changes.changes(a, b, f"what model's {_op(each)} reads")
                 yield from (Change(f"its {_op(made)} reads {said}", here, b) for said in found)
             masked = _masks(here or 0, a, [place.ours[there]])
@@ -279,7 +258,7 @@ def _masks(number: int, here: torch.Tensor, ours: Sequence[Made]) -> Iterator[Ch
         assert each.tensor is not None
         mine, other = changes.hidden(here), changes.hidden(each.tensor)
         apart_ = int((mine != other).sum())
-        if apart_ and bool(other.any()) and changes.same(*changes.seen(here, each.tensor)):
+        if apart_ and bool(other.any()) and agree(*changes.seen(here, each.tensor)):
             found.append((apart_, mine, other, each))
     for _, mine, other, each in sorted(found, key=lambda one: one[0])[:1]:
         more, fewer = int((mine & ~other).sum()), int((other & ~mine).sum())

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from precheck.observe.containers import mapped, tensors
-from precheck.pairs.backward_difference import PARTED
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.couples import Couples
-from precheck.pairs.floors import relative
+from precheck.pairs.floors import agree
 from precheck.pairs.held_state import OPTIONS, Held, changed, fresh, holders, is_object, leaves
 from precheck.pairs.module_dataflow import Passage, floats, real_copy
 from precheck.pairs.sides import Side
@@ -79,14 +79,14 @@ def transplanted(comparison: Comparison, call: Call, coupled: Couples, dtype: to
             for name, value in arguments.arguments.items():
                 new = next(left) if isinstance(value, (torch.Tensor, *OPTIONS)) or is_object(value) else mapped(value, lambda each: next(left))
                 arguments.arguments[name] = value if is_object(value) and is_object(new) else new
-            other.update(exchange.enter_context(_exchanged(module, arguments, state)))
+            other.update(exchange.enter_context(_state_exchanged(module, arguments, state)))
             return bool(words or other)
 
         theirs = run_with(comparison.other, call, dtype, enter)
-    same = len(theirs) == len(results) and all(a.shape == b.shape and relative(a, b) <= PARTED for a, b in zip(theirs, results, strict=True))
+    right = len(theirs) == len(results) and all(agree(a, b) for a, b in zip(theirs, results, strict=True))
     makers = [each.maker for each in sorted(call.held, key=lambda each: each.order) if each.key in other]
     floats_ = tuple(each for each in other.values() if _floating(each))
-    return Transplant(same, words[0] if same and len(words) == 1 else "", frozenset(absent), () if words else tuple(makers), floats_)
+    return Transplant(right, words[0] if right and len(words) == 1 else "", frozenset(absent), () if words else tuple(makers), floats_)
 
 
 def is_absent(comparison: Comparison, module: str, wanted: str, names: Collection[str], dtype: torch.dtype) -> bool:
@@ -99,20 +99,21 @@ def is_absent(comparison: Comparison, module: str, wanted: str, names: Collectio
 
 def with_other_numbers(side: Side, passage: Passage, dtype: torch.dtype) -> list[torch.Tensor]:
     """What a call returns if one of its inputs holds one number throughout, beyond all that it holds."""
-    place = -1
-
-    def filled(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal place
-        place += _floating(tensor)
-        return torch.full_like(tensor, float(tensor.abs().max()) + 1) if _floating(tensor) and place == passage.place else tensor
 
     def enter(module: torch.nn.Module, arguments: inspect.BoundArguments) -> bool:
-        arguments.arguments.update({name: mapped(value, filled) for name, value in arguments.arguments.items()})
+        read = dict(arguments.arguments)
+        arguments.arguments.update(exchanged(read, passage.place, lambda each: torch.full_like(each, float(each.abs().max()) + 1)))
         return passage.kind == "in"
 
     with contextlib.suppress(*REFUSALS):
         return run_with(side, Call(passage.module, passage.call), dtype, enter)
     return []
+
+
+def exchanged(value: Any, place: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A container in which the tensor of floats at one place is changed."""
+    places = itertools.count()
+    return mapped(value, lambda each: change(each) if continuous(each) and next(places) == place else each)
 
 
 def given_to(side: Side, call: Call, keys: Collection[str], dtype: torch.dtype) -> tuple[Items, dict[str, Any]]:
@@ -134,61 +135,46 @@ def given_to(side: Side, call: Call, keys: Collection[str], dtype: torch.dtype) 
 
 
 @contextlib.contextmanager
-def _exchanged(module: torch.nn.Module, arguments: inspect.BoundArguments, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Puts values of model's call in the place of those that objects and attributes have. Yields those that were others."""
+def _state_exchanged(module: torch.nn.Module, arguments: inspect.BoundArguments, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Puts values of model's call in the place of those that objects and attributes have. Yields those that were others. Of objects of two classes,
+    Python's numbers are exchanged, in order, if both hold as many. Tensors may have another form in each."""
     with contextlib.ExitStack() as undo:
         unlike: dict[str, Any] = {}
         for prefix, holder in holders(module, _values(arguments)):
+            there = state.get(prefix)
             if isinstance(holder, torch.nn.Module):
-                unlike |= undo.enter_context(_attributes_exchanged(prefix, holder, state))
-            elif prefix in state:
-                exchange = _object_exchanged if type(state[prefix]) is type(holder) else _numbers_exchanged
-                unlike |= undo.enter_context(exchange(prefix, holder, state[prefix]))
+                now = {key: state[f"{prefix}{key}"] for key, _ in leaves(holder) if f"{prefix}{key}" in state}
+            elif type(there) is type(holder):
+                unlike |= {f"{prefix}{key}": value for key, value in undo.enter_context(_object_exchanged(holder, there)).items()}
+                continue
+            else:
+                own, given = ([(key, value) for key, value in leaves(each) if type(value) in (int, float)] for each in (holder, there))
+                now = {key: value for (key, _), (_, value) in zip(own, given, strict=False)} if len(own) == len(given) else {}
+            unlike |= {f"{prefix}{key}": value for key, value in undo.enter_context(_values_exchanged(holder, now)).items()}
         yield unlike
 
 
 @contextlib.contextmanager
-def _attributes_exchanged(prefix: str, holder: torch.nn.Module, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    before: dict[str, Any] = {}
-
-    def put(key: str, value: Any) -> Any:
-        there = state.get(f"{prefix}{key}", value)
-        if _same(value, there):
-            return value
-        before[key] = value
-        return there
-
-    changed(holder, put)
+def _values_exchanged(holder: Any, now: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    before = {key: value for key, value in leaves(holder) if key in now and not _same(value, now[key])}
+    changed(holder, lambda key, value: now[key] if key in before else value)
     try:
-        yield {f"{prefix}{key}": value for key, value in before.items()}
+        yield before
     finally:  # but for what the run has written since
-        changed(holder, lambda key, value: before[key] if key in before and value is state[f"{prefix}{key}"] else value)
+        changed(holder, lambda key, value: before[key] if key in before and value is now[key] else value)
 
 
 @contextlib.contextmanager
-def _object_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[dict[str, Any]]:
+def _object_exchanged(holder: Any, there: Any) -> Iterator[dict[str, Any]]:
     own, given = dict(leaves(holder)), dict(leaves(there))
     unlike = [key for key in dict.fromkeys((*own, *given)) if key not in own or key not in given or not _same(own[key], given[key])]
     before = dict(vars(holder))
     if unlike:
         vars(holder).update(vars(there))
     try:
-        yield {f"{prefix}{key}": own.get(key) for key in unlike}
+        yield {key: own.get(key) for key in unlike}
     finally:
         vars(holder).update(before)
-
-
-@contextlib.contextmanager
-def _numbers_exchanged(prefix: str, holder: Any, there: Any) -> Iterator[dict[str, Any]]:
-    """Of objects of two classes, Python's numbers, in order, if both hold as many. Tensors may have another form in each."""
-    own, given = ([(key, value) for key, value in leaves(each) if type(value) in (int, float)] for each in (holder, there))
-    now = {key: value for (key, _), (_, value) in zip(own, given, strict=False)} if len(own) == len(given) else {}
-    before = {key: value for key, value in own if key in now and now[key] != value}
-    changed(holder, lambda key, value: now[key] if key in before else value)
-    try:
-        yield {f"{prefix}{key}": value for key, value in before.items()}
-    finally:
-        changed(holder, lambda key, value: before[key] if key in before and value == now[key] else value)
 
 
 def run_with(
@@ -215,7 +201,7 @@ def run_with(
     handles = module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)
     try:
         with contextlib.suppress(Exception):
-            side.once(dtype)
+            side.forward(dtype)
     finally:
         for handle in handles:
             handle.remove()
@@ -251,9 +237,7 @@ def _same(here: Any, there: Any) -> bool:
         return True
     if not isinstance(here, torch.Tensor) or not isinstance(there, torch.Tensor):
         return here is there or (not isinstance(here, torch.Tensor) and not isinstance(there, torch.Tensor) and bool(here == there))
-    if here.shape != there.shape or not continuous(here):
-        return torch.equal(here, there)
-    return relative(here, there) <= PARTED
+    return agree(here, there) if continuous(here) else torch.equal(here, there)
 
 
 def _otherwise(name: str, here: Any, there: Any, module: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -180,7 +180,7 @@ def _checkpointing(asking: Asking, amount: int | None) -> list[Variation]:
     if not blocks:
         raise InputError("checkpointing needs blocks in a ModuleList or Sequential to recompute, and the model has none")
 
-    return [Variation("checkpointing", around=lambda: _changed([(block, "forward", _recomputed(block.forward)) for block in blocks]))]
+    return [Variation("checkpointing", around=lambda: changed([(block, "forward", _recomputed(block.forward)) for block in blocks]))]
 
 
 def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,14 +198,15 @@ def _dropout(asking: Asking, amount: int | None) -> list[Variation]:
 
     def without() -> contextlib.AbstractContextManager[None]:
         held = [(each, "p") for each in dropouts] + rates
-        return _changed([*((each, name, 0.0 * getattr(each, name)) for each, name in held), *modes(lambda module: not isinstance(module, _COUNTING))])
+        return changed([*((each, name, 0.0 * getattr(each, name)) for each, name in held), *modes(lambda module: not isinstance(module, _COUNTING))])
 
-    return [Variation("dropout of 0 for eval()", around=without, base=lambda: _changed(modes(lambda module: False)))]
+    return [Variation("dropout of 0 for eval()", around=without, base=lambda: changed(modes(lambda module: False)))]
 
 
 @contextlib.contextmanager
-def _changed(values: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+def changed(values: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
     """Inside, attributes have other values. A method that an attribute hides is the class's again afterwards."""
+    values = list(values)
     before = [(each, name, name in vars(each) or not callable(getattr(each, name)), getattr(each, name)) for each, name, _ in values]
     for each, name, value in values:
         setattr(each, name, value)
@@ -218,7 +219,7 @@ def _changed(values: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
 
 def _quiet(model: nn.Module) -> Around:
     """Turns dropout off, since rows in another order or number would get other random draws."""
-    return lambda: _changed([(module, "training", False) for module in model.modules() if isinstance(module, _DROPOUTS)])
+    return lambda: changed([(module, "training", False) for module in model.modules() if isinstance(module, _DROPOUTS)])
 
 
 def _quietly(asking: Asking, name: str, ask: Ask = plainly, **more: Any) -> Variation:

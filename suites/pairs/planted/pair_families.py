@@ -68,6 +68,8 @@ import pair_thirtyfourth_readers
 import pair_thirtyfourth_sights
 import pair_thirtysecond
 import pair_thirtysecond_readers
+import pair_thirtysixth
+import pair_thirtysixth_rest
 import pair_thirtythird
 import pair_twelfth
 import pair_twelfth_loops
@@ -150,6 +152,6 @@ FAMILIES = (
     pair_thirtieth, pair_thirtieth_words, pair_thirtieth_rest, pair_thirtieth_sights, pair_thirtyfirst,
     pair_thirtysecond, pair_thirtysecond_readers, pair_thirtythird,
     pair_thirtyfourth, pair_thirtyfourth_experts, pair_thirtyfourth_readers, pair_thirtyfourth_sights,
-    pair_thirtyfifth,
+    pair_thirtyfifth, pair_thirtysixth, pair_thirtysixth_rest,
     pair_nineteenth, pair_nineteenth_flows, pair_nineteenth_shapes, pair_nineteenth_sights, pair_nineteenth_parts, pair_nineteenth_training,
 )  # fmt: skip

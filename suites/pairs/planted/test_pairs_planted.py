@@ -15,8 +15,8 @@ import precheck
 
 LONG = "PRECHECK_SLOW" in os.environ
 EVERY = 1 if LONG else 43
-"""Of the set, each so-manieth pair is tried in every run of the suite."""
-TRIED = [(name, precision) for name in list(CASES)[::EVERY] for precision in (PRECISIONS if LONG else PRECISIONS[:2])]
+"""Of the set, each so-manieth pair is tried in every run of the suite, under one of two precisions in turn."""
+TRIED = [(name, precision) for place, name in enumerate(list(CASES)[::EVERY]) for precision in (PRECISIONS if LONG else [PRECISIONS[place % 2]])]
 TRIED = [each for each in TRIED if LONG or "compiled" not in each[0]]
 COMPILED = (("a compiled port/half of a bias", "32-true"), ("a compiled port/half of a bias, by graphs", "bf16-mixed"))
 """Inductor compiles one pair of the sample, under one precision. Under the other the same pair goes through torch.compile without a compiler."""
@@ -54,6 +54,7 @@ PLACED = (
     "mobilenet with channels last/the largest for the mean", "granite in an engine/logits multiplied",
     "distilbert with axes for heads/tanh for gelu",
     "a port of neox/a slope by tanh",
+    "roformer in complex numbers/another base", "a codec of sounds/no second wave", "a codec of sounds/a table that is not taught",
     "mpt in an engine/the first slopes", "segformer by its first code/a stage without its norm", "gemma 3 in an engine/one added twice",
 )  # fmt: skip
 """Faults whose place shows in a way of its own: other sizes, another number or order of axes, another number of tensors, a part of a layer, a
@@ -67,7 +68,7 @@ not in model, a sum of a bias and a mask, numbers that were rounded to float32, 
 not, two modules with the same weights,
 a complex table, another formula of the same numbers, a weight in another order than in a right block, a right tensor that is not what is read there,
 a tensor of another size than in a right block, a square picture with channels last, a table that right blocks were given, weights of a whole layer in
-one module."""
+one module, halves of a tensor as one complex one, a filter as a linear layer."""
 TRIED = list(dict.fromkeys([*TRIED, *COMPILED, *((name, PRECISIONS[0]) for name in PLACED)]))
 MISSED = {
     "keys of a donor/keys handed on before they are turned": "A layer returns its result, which is right, and keys, which are "
@@ -111,7 +112,16 @@ MISSED = {
         (f"granite in an engine/{name}" for name in ("turned backward", "frequencies of another size", "places anew in each piece")),
         "As the plan: a table of matrices that `model` has nowhere.",
     ),
-    "mobilenet with channels last/rows and columns of the picture": "As the patches: another order of the same numbers.",
+    **dict.fromkeys(
+        (
+            "mobilenet with channels last/rows and columns of the picture", "fnet by matrices/sines are added",
+            "pvt with channels last/rows and columns of a patch",
+        ),
+        "As the patches: another order of the same numbers.",
+    ),
+    "fnet by matrices/the imaginary part": "The other half of complex numbers that `model` makes too.",
+    "a codec of sounds/the last code alone": "The last code is a number of `model`'s, and the part that adds up codes has them in another order.",
+    "pvt with channels last/a stage without its norm": "As the plan: the next part cuts what it is given, which has no place there, into patches.",
     **dict.fromkeys(
         (
             f"gpt-oss by its first code/{name}"
@@ -132,6 +142,10 @@ MISSED = {
             "mobilenet with channels last/a mean of zero", "distilbert with axes for heads/shares of the heads",
             "distilbert with axes for heads/another eps", "poolformer with channels last/padding is counted",
             "poolformer with channels last/padded at the end", "poolformer with channels last/a mean before the norm",
+            "fnet by matrices/a transform that keeps lengths", "roformer in complex numbers/heads merged without their places",
+            "pvt with channels last/no bias of the filter", "pvt with channels last/columns padded on the left",
+            "a memory of matrices/a gate that is no logarithm", "a memory of matrices/steps do not see themselves",
+            "a memory of matrices/keys not scaled", "a codec of sounds/one place late", "a codec of sounds/no tanh",
         ),
         "The module is named, and its line; the message does not name the cause.",
     ),
