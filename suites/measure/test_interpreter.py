@@ -21,7 +21,8 @@ class Cycle:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_frozen() -> Any:
+def _nothing_is_frozen(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(interpreter._Frozen, "by_process", False)
     frozen = gc.get_freeze_count()  # as conftest.py does, and packages of an environment may
     gc.unfreeze()
     yield
@@ -54,6 +55,20 @@ def test_what_a_process_has_frozen_itself_stays_frozen() -> None:
     gc.freeze()
     interpreter.spared(interpreter.spared(lambda: None))()
     assert not any(each is own for each in gc.get_objects())  # which has none that is frozen
+
+
+def test_what_is_frozen_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count takes tens of milliseconds. A block within a block asks for none, nor one after the first that found objects of the process."""
+    counted = []
+    count = gc.get_freeze_count
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(count()) or counted[-1])
+    interpreter.spared(interpreter.spared(lambda: None))()
+    assert counted == [0]
+    gc.freeze()
+    interpreter.spared(lambda: None)()
+    interpreter.spared(lambda: None)()
+    assert len(counted) == 2
+    assert counted[-1] > 0
 
 
 def test_garbage_of_the_block_is_collected_in_it_and_older_garbage_after_it() -> None:
