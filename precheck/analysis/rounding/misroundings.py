@@ -75,7 +75,7 @@ class Misroundings:
         self.observation, self.readers = observation, readers
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
-        self.stored: dict[tuple[object, ...], Storing] = {}  # answers of `_storing`, by the difference's op and line
+        self.stored: dict[tuple[object, ...], Storing] = {}  # answers of `_storing`, by the difference's op, line and term
         self.resting: dict[tuple[str, str], bool] = {}  # whether the turns of a loop heal the errors of a line
         self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
@@ -167,15 +167,11 @@ class Misroundings:
         if cause is None and value.low and differences.of_shared_error(operation, term):
             cause = differences.stored_elsewhere(operation, self.observation.functions)
         elif cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
-            storing = self._storing(operation, term)
-            stored = storing.operation
-            if stored is not None and not value.low and not storing.most:
+            stored, most, _ = self._storing(operation, term)
+            if stored is not None and not (value.low or most):
                 return None  # boundaries show what many lines make together
-            state = stored is not None and storing.most and differences.subtracts_loop_state(operation, stored, term)
-            handed = state or (stored is not None and self._handed_over(stored, operation, term, spared=storing.spared))
-            cause = stored if not value.low or handed else self._before(operation, term)
-        within = cause is not None and attribution.same_function(cause, operation, self.observation.functions)
-        cause = None if cause is not None and within and attribution.is_variance_of_squares(operation, cause) else cause
+            cause = (self._handed_in(operation, value) or self._before(operation, term)) if value.low else stored
+        cause = None if cause is not None and attribution.is_variance_of_squares(operation, cause) else cause
         return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
@@ -228,8 +224,8 @@ class Misroundings:
         return "error" if value in self._shown(infinite=below) or output_impact.wrong_when_averaged(value, self.readers, self.unread) else "note"
 
     def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> Storing:
-        """The `wanted` op that stored the term of a difference. Found once for a loop."""
-        if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
+        """The `wanted` op that stored a term of a difference. Found once for a loop."""
+        if (line := (operation.name, operation.blamed, term in operation.inputs[1:], wanted)) not in self.stored:
             made = Attribution(term, self.observation.operations)
             cause = made.cause(wanted)
             self.stored[line] = differences.storing(cause, made, self.observation.functions)
@@ -247,14 +243,20 @@ class Misroundings:
             return most
         return (self._storing(cause, term).operation if causes.terms_cancel(cause) else None) or cause
 
-    def _handed_over(self, stored: Operation, operation: Operation, term: Value, *, spared: bool) -> bool:
-        """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
-
-        That function stored a wide result low, or computed it low. Nearly equal numbers are subtracted exactly in any format (Sterbenz). If one
-        function does both, or both terms were computed from what the other computed, the subtraction should be changed (`Attribution.difference`)."""
-        alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
-        handed = alone or (causes.casts_wide(stored) and spared)
-        return handed and not attribution.same_function(stored, operation, self.observation.functions)
+    def _handed_in(self, operation: Operation, value: Value) -> Operation | None:
+        """The op that stored a term with half of the error or more, in another function or in a loop: no change to the difference spares that, since
+        nearly equal numbers are subtracted exactly in any format (Sterbenz). If one function does both, or both terms were computed from what the
+        other one computed, the subtraction should be changed (`Attribution.difference`)."""
+        worst, least = causes.worst_term(operation), causes.MADE_BY_OP * provenance.absolute_error(value)
+        for term in (worst, *(each for each in operation.inputs if each is not worst and provenance.absolute_error(each) >= least)):
+            stored, most, spared = self._storing(operation, term)
+            if stored is None or (most and differences.subtracts_loop_state(operation, stored, term)):
+                return stored
+            alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
+            handed = alone or (causes.casts_wide(stored) and spared)
+            if handed and not attribution.same_function(stored, operation, self.observation.functions):
+                return stored
+        return None
 
     def _lost_inputs(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""
