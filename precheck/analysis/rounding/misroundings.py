@@ -75,7 +75,7 @@ class Misroundings:
         self.observation, self.readers = observation, readers
         self.ends: dict[bool, set[Value]] = {}  # answers of `_shown`
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
-        self.stored: dict[tuple[object, ...], Storing] = {}  # answers of `_storing`, by the difference's op, line and term
+        self.stored: dict[tuple[object, ...], Storing] = {}  # answers of `_storing`, by the difference's op and line
         self.resting: dict[tuple[str, str], bool] = {}  # whether the turns of a loop heal the errors of a line
         self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
@@ -170,7 +170,7 @@ class Misroundings:
             stored, most, _ = self._storing(operation, term)
             if stored is not None and not (value.low or most):
                 return None  # boundaries show what many lines make together
-            cause = (self._handed_in(operation, value) or self._before(operation, term)) if value.low else stored
+            cause = (self._handed_in(operation, term) or self._before(operation, term)) if value.low else stored
         cause = None if cause is not None and attribution.is_variance_of_squares(operation, cause) else cause
         return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
@@ -224,8 +224,8 @@ class Misroundings:
         return "error" if value in self._shown(infinite=below) or output_impact.wrong_when_averaged(value, self.readers, self.unread) else "note"
 
     def _storing(self, operation: Operation, term: Value, wanted: Wanted = attribution.written) -> Storing:
-        """The `wanted` op that stored a term of a difference. Found once for a loop."""
-        if (line := (operation.name, operation.blamed, term in operation.inputs[1:], wanted)) not in self.stored:
+        """The `wanted` op that stored the term of a difference. Found once for a loop."""
+        if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
             made = Attribution(term, self.observation.operations)
             cause = made.cause(wanted)
             self.stored[line] = differences.storing(cause, made, self.observation.functions)
@@ -243,20 +243,19 @@ class Misroundings:
             return most
         return (self._storing(cause, term).operation if causes.terms_cancel(cause) else None) or cause
 
-    def _handed_in(self, operation: Operation, value: Value) -> Operation | None:
-        """The op that stored a term with half of the error or more, in another function or in a loop: no change to the difference spares that, since
-        nearly equal numbers are subtracted exactly in any format (Sterbenz). If one function does both, or both terms were computed from what the
-        other one computed, the subtraction should be changed (`Attribution.difference`)."""
-        worst, least = causes.worst_term(operation), causes.MADE_BY_OP * provenance.absolute_error(value)
-        for term in (worst, *(each for each in operation.inputs if each is not worst and provenance.absolute_error(each) >= least)):
-            stored, most, spared = self._storing(operation, term)
-            if stored is None or (most and differences.subtracts_loop_state(operation, stored, term)):
-                return stored
-            alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
-            handed = alone or (causes.casts_wide(stored) and spared)
-            if handed and not attribution.same_function(stored, operation, self.observation.functions):
-                return stored
-        return None
+    def _handed_in(self, operation: Operation, term: Value) -> Operation | None:
+        """The op of another function, or of a loop, that made most of a term's error when it rounded its result: then the subtracting function gets a
+        low term. Nearly equal numbers are subtracted exactly in any format (Sterbenz). If one function does both, or both terms were computed from
+        what the other one computed, the subtraction should be changed (`Attribution.difference`). A cast that the user wrote of what the block has
+        computed wide should be changed, if only differences read its result: after these it would lose nothing."""
+        stored, most, spared = self._storing(operation, term)
+        if stored is None or (most and differences.subtracts_loop_state(operation, stored, term)):
+            return stored
+        alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
+        cast = stored.base in ops.CASTS and causes.casts_wide(stored) and any(source.maker for source in stored.inputs) and not stored.autocast
+        cast = cast and all(reader.base in ops.SUMS for reader in self.readers.get(stored.outputs[0], ()))
+        apart = not attribution.same_function(stored, operation, self.observation.functions)
+        return stored if (apart or cast) and (alone or (causes.casts_wide(stored) and spared)) else None
 
     def _lost_inputs(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""
