@@ -179,15 +179,17 @@ def convolved(infinite: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("schedule-in-half", "AUTOMATIC1111/stable-diffusion-webui#13052", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
-        lambda: sampled(spares=False), lambda: sampled(spares=True)),
-    Bug("events-of-a-stream", "timeplus-io/proton#564", ("integer-rounding", "amplified-rounding", "cancellation"), "aten.lift_fresh.default",
+        lambda: sampled(spares=False), lambda: sampled(spares=True),
+        expected_miss="the schedule as a whole is right to a rounding; of the few steps that are taken from it one alone has lost its digits"),
+    Bug("events-of-a-stream", "timeplus-io/proton#564", ("integer-rounding", "amplified-rounding", "cancellation"), "aten._to_copy.default",
         lambda: streamed(SINGLE), lambda: streamed(DOUBLE), precision="32-true"),
     Bug("rows-that-hardly-differ", "tenstorrent/tt-metal#52615", ("underflow", "nan"), "aten.pow.Tensor_Scalar",
         lambda: standardised(scales=False), lambda: standardised(scales=True), precision="32-true"),
     Bug("cells-in-their-places", "rajewsky-lab/novosparc#50", ("underflow", "nan", "overflow"), "aten.exp.default",
         lambda: transported(logs=False), lambda: transported(logs=True), precision="32-true"),
     Bug("norm-in-the-other-eight-bits", "flashinfer-ai/flashinfer#2612", ("clipping", "wrong-scale"), "aten.clamp.default",
-        lambda: packed(448.0), lambda: packed(57344.0)),
+        lambda: packed(448.0), lambda: packed(57344.0),
+        expected_miss="the bound of another format is written by the program, so that float32 is cut off at it as well"),
     Bug("nodes-without-neighbours", "pyg-team/pytorch_geometric#646", ("overflow", "nan"), "aten._to_copy.default",
         lambda: convolved(infinite=False), lambda: convolved(infinite=True)),
 )  # fmt: skip

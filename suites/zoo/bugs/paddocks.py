@@ -207,11 +207,11 @@ def learned(unscales: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("pictures-nobody-labelled", "ultralytics/ultralytics#25097", ("overflow", "nan"), "aten.sum.default",
-        lambda: taught(one=False), lambda: taught(one=True)),
+        lambda: taught(one=False), lambda: taught(one=True), module="SemanticLoss", step=2),
     Bug("pixels-that-were-right", "apache/mxnet#8226", ("absorption", "integer-rounding"), "aten.add_.Tensor",
         lambda: counted(exact=False), lambda: counted(exact=True), precision="32-true"),
     Bug("pictures-without-high-waves", "Jiahao000/MFM#7", ("overflow",), "aten.pow.Tensor_Scalar",
-        lambda: restored(wide=False), lambda: restored(wide=True)),
+        lambda: restored(wide=False), lambda: restored(wide=True), module="SpectralLoss"),
     Bug("balls-far-from-nought", "scikit-learn/scikit-learn#30382", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: fitted(centred=False), lambda: fitted(centred=True), precision="32-true"),
     Bug("splats-seen-from-the-edge", "aras-p/UnityGaussianSplatting#14", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",

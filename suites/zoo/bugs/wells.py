@@ -246,17 +246,17 @@ def gated(reverse: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("channel-that-alternates", "ml-explore/mlx#4230", ("overflow",), "aten.pow.Tensor_Scalar",
-        lambda: segmented(wide=False), lambda: segmented(wide=True)),
+        lambda: segmented(wide=False), lambda: segmented(wide=True), module="norm"),
     Bug("scores-of-a-cache", "microsoft/onnxruntime#32284", ("overflow", "nan"), "aten._to_copy.default",
         lambda: decoded(wide=False), lambda: decoded(wide=True)),
     Bug("gradients-of-small-batches", "deepspeedai/DeepSpeed#1800", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: accumulated(wide=False), lambda: accumulated(wide=True)),
-    Bug("picture-turned-a-little", "pytorch/vision#9029", ("amplified-rounding", "local-drift", "integer-rounding"), "aten._to_copy.default",
+    Bug("picture-turned-a-little", "pytorch/vision#9029", ("amplified-rounding", "local-drift", "integer-rounding"), "aten.mm.default",
         lambda: turned(wide=False), lambda: turned(wide=True)),
-    Bug("heights-of-checkpoints", "Aurtechmx/openlidarviewer#834", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
+    Bug("heights-of-checkpoints", "Aurtechmx/openlidarviewer#834", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
         lambda: surveyed(moves=False), lambda: surveyed(moves=True), precision="32-true"),
     Bug("track-of-a-filter", "pykalman/pykalman#211", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: tracked(joseph=False), lambda: tracked(joseph=True), precision="32-true"),
-    Bug("sums-from-the-end", "fla-org/flash-linear-attention#1095", ("cancellation", "amplified-rounding", "absorption"), "aten.sub.Tensor",
+    Bug("sums-from-the-end", "fla-org/flash-linear-attention#1095", ("cancellation", "amplified-rounding", "absorption"), "aten.add.Tensor",
         lambda: gated(reverse=False), lambda: gated(reverse=True), precision="32-true"),
 )  # fmt: skip

@@ -159,3 +159,6 @@ IDIOMS = (
 )
 EXACT = ("heights_near_a_corner", "track_of_a_modest_filter", "sums_from_an_even_end", "packets_of_many_sizes", "faces_of_different_people",
          "ways_to_a_near_source")  # fmt: skip
+ACCUSED = {
+    "perplexity_of_a_taught_model": "the loss is one number, which half puts 0.3 % off as an exponent; in float32 it would cost nothing",
+}
