@@ -192,9 +192,11 @@ class Misroundings:
             read = value.alive or self.readers.get(value)
             return self._fact("subnormal", operation, value, gain, LOSES_FIVE_BITS) if severity == "error" and read and not judged else None
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
-        if loses_digits:
-            return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
-        return self._fact("amplified", operation, value, gain, LOSES_FIVE_BITS, cause=cause, severity=severity, gain=gain)
+        if not loses_digits:
+            return self._fact("amplified", operation, value, gain, LOSES_FIVE_BITS, cause=cause, severity=severity, gain=gain)
+        if severity == "error" and (flushes := zeros.underflow_behind(cause, value)):
+            return self._fact("flushed", operation, value, value.dead, DEAD, cause=flushes)
+        return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
@@ -244,10 +246,9 @@ class Misroundings:
         return (self._storing(cause, term).operation if causes.terms_cancel(cause) else None) or cause
 
     def _handed_in(self, operation: Operation, term: Value) -> Operation | None:
-        """The op of another function, or of a loop, that made most of a term's error when it rounded its result: then the subtracting function gets a
-        low term. Nearly equal numbers are subtracted exactly in any format (Sterbenz). If one function does both, or both terms were computed from
-        what the other one computed, the subtraction should be changed (`Attribution.difference`). A cast that the user wrote of what the block has
-        computed wide should be changed, if only differences read its result: after these it would lose nothing."""
+        """The op of another function, or of a loop, that made most of a term's error, since nearly equal numbers are subtracted exactly (Sterbenz).
+        If one function does both, or both terms were computed from what the other one computed, the subtraction should be changed, but for a cast
+        that the user wrote of what the block has computed wide, if only differences read its result: after these it would lose nothing."""
         stored, most, spared = self._storing(operation, term)
         if stored is None or (most and differences.subtracts_loop_state(operation, stored, term)):
             return stored
