@@ -254,7 +254,7 @@ class Misroundings:
             return stored
         alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
         cast = stored.base in ops.CASTS and causes.casts_wide(stored) and any(source.maker for source in stored.inputs) and not stored.autocast
-        cast = cast and all(reader.base in ops.SUMS for reader in self.readers.get(stored.outputs[0], ()))
+        cast = cast and stored.blamed != operation.blamed and all(reader.base in ops.SUMS for reader in self.readers.get(stored.outputs[0], ()))
         apart = not attribution.same_function(stored, operation, self.observation.functions)
         return stored if (apart or cast) and (alone or (causes.casts_wide(stored) and spared)) else None
 
