@@ -8,6 +8,8 @@ import torch
 from scenario import finds, passes, watched
 from torch.nn import functional
 
+import precheck
+
 LOW, HALF = torch.bfloat16, torch.float16
 
 
@@ -209,3 +211,55 @@ def test_a_cast_is_blamed_for_what_it_has_rounded_itself() -> None:
     passes(lambda: refused(LOW))
     (told,) = watched(lambda: refused(HALF)).errors
     assert (told.rule, "a rounding to bfloat16 here (0.12%) is amplified" in told.message) == ("amplified-rounding", True)
+
+
+def to_the_end(heavy: int = 2) -> torch.Tensor:
+    """Sums from each of the last numbers of a row to its end, as the total without those before. Some rows begin with much larger ones."""
+    x = 1 + normal(5, 64) / 4
+    x[:heavy, :32] *= 4000
+    reached = x.to(LOW).cumsum(-1)
+    sums = reached[:, -1:] - reached  # fault
+    return sums[:, 32:-1].clone()
+
+
+def test_a_part_that_is_off_by_more_than_itself_is_lost_though_most_of_its_rows_are_right() -> None:
+    finds(to_the_end, "cancellation", says="reads a part of this that is small beside the rest")
+    passes(lambda: to_the_end(heavy=0))
+
+
+def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.mean(0), x.square().mean(0)
+
+
+def spread(centred: bool = False) -> torch.Tensor:
+    x = (8 + normal(64, 32) / 4).to(LOW)
+    mean, squares = moments(x)
+    if centred:
+        return (x - mean).square().mean(0)
+    return squares - mean.square()  # fault
+
+
+def test_a_variance_of_squares_is_told_where_it_is_subtracted_whoever_keeps_the_moments() -> None:
+    """Nothing that rounds the moments less is a cure in any format: x - mean is."""
+    finds(spread, "cancellation", says="a difference of nearly equal numbers")
+    assert not watched(lambda: spread(centred=True)).errors
+
+
+def apart(early: bool = False) -> torch.Tensor:
+    one, other = (4e6 + normal(64, 3, seed=each).double() for each in range(2))
+    if early:
+        return (one - other).float()
+    one, other = one.float(), other.float()
+    return one - other
+
+
+def test_a_cast_that_only_a_difference_reads_is_what_should_be_changed() -> None:
+    """After the difference it would lose nothing. (Of float32 beside bfloat16 it is not known what the block has computed, and what it was given.)"""
+    with precheck.watch(precision="32-true") as report:
+        kept = apart()
+    with precheck.watch(precision="32-true") as mended:
+        kept = apart(early=True)
+    (told,) = report.errors
+    assert told.op == "aten._to_copy.default", report.summary()
+    assert "its rounding error grows at aten.sub.Tensor" in told.message
+    assert not mended.findings, kept

@@ -220,7 +220,7 @@ def sum_picked_from(operation: Operation, value: Value, readers: Readers) -> tup
     source, off = operation.drifting, value.drift if operation.base in ops.MOVING else operation.part_drift or 0.0
     if source is None or not 0.0 < max(source.drift, source.rounded) < off < math.inf:
         return None
-    if value.dead < GARBAGE and not (operation.base in ops.CHOOSING_OR_FILLING and _by_place(source, readers)):
+    if not _no_digit(value) and not (operation.base in ops.CHOOSING_OR_FILLING and _by_place(source, readers)):
         return None
     gain, made = off / max(source.drift, source.rounded), causes.before_copies(source).maker
     small = gain >= LOSES_FIVE_BITS and elements(value) * math.log(gain) >= -math.log(CHANCE)
@@ -240,11 +240,15 @@ def _by_place(source: Value, readers: Readers) -> bool:
     return not any(reader.base in ops.COMPARED or reader.packet in ops.EXTREMES for reader in read)
 
 
+def _no_digit(value: Value) -> bool:
+    """Whether a tensor has no correct digit: most elements have none, or all are off by more than half of their norm."""
+    return value.dead >= GARBAGE or (value.dead >= ALIKE and value.drift > WRONG_NUMBER)
+
+
 def wide_without_correct_digit(operation: Operation, value: Value) -> bool:
-    """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit: most elements have none, or all are off by more
-    than half of their norm. No term may be a number that was only stored low."""
-    lost = value.dead >= GARBAGE or (value.dead >= ALIKE and value.drift > WRONG_NUMBER)
-    if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or not lost or not determined(value):
+    """Whether a wide difference, or a product of matrices that cancels as much, has no correct digit. No term may be a number that was only stored
+    low."""
+    if operation.base not in ops.SUMS | ops.PRODUCTS or value.low or not _no_digit(value) or not determined(value):
         return False
     return bool(operation.inputs) and not any(source.kept_low or source.low for source in operation.inputs)
 

@@ -167,15 +167,11 @@ class Misroundings:
         if cause is None and value.low and differences.of_shared_error(operation, term):
             cause = differences.stored_elsewhere(operation, self.observation.functions)
         elif cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
-            storing = self._storing(operation, term)
-            stored = storing.operation
-            if stored is not None and not value.low and not storing.most:
+            stored, most, _ = self._storing(operation, term)
+            if stored is not None and not (value.low or most):
                 return None  # boundaries show what many lines make together
-            state = stored is not None and storing.most and differences.subtracts_loop_state(operation, stored, term)
-            handed = state or (stored is not None and self._handed_over(stored, operation, term, spared=storing.spared))
-            cause = stored if not value.low or handed else self._before(operation, term)
-        within = cause is not None and attribution.same_function(cause, operation, self.observation.functions)
-        cause = None if cause is not None and within and attribution.is_variance_of_squares(operation, cause) else cause
+            cause = (self._handed_in(operation, term) or self._before(operation, term)) if value.low else stored
+        cause = None if cause is not None and attribution.is_variance_of_squares(operation, cause) else cause
         return self._fact("a difference", operation, value, roundings, ROUNDINGS, cause=cause, severity=severity, gain=gain)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
@@ -196,9 +192,11 @@ class Misroundings:
             read = value.alive or self.readers.get(value)
             return self._fact("subnormal", operation, value, gain, LOSES_FIVE_BITS) if severity == "error" and read and not judged else None
         cause = outside(self._stored(self._behind(operation) or operation), operation, value, self.observation)
-        if loses_digits:
-            return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
-        return self._fact("amplified", operation, value, gain, LOSES_FIVE_BITS, cause=cause, severity=severity, gain=gain)
+        if not loses_digits:
+            return self._fact("amplified", operation, value, gain, LOSES_FIVE_BITS, cause=cause, severity=severity, gain=gain)
+        if severity == "error" and (flushes := zeros.underflow_behind(cause, value)):
+            return self._fact("flushed", operation, value, value.dead, DEAD, cause=flushes)
+        return self._fact("digits lost", operation, value, value.dead, DEAD, cause=cause, severity=severity, gain=gain)
 
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
@@ -247,16 +245,17 @@ class Misroundings:
             return most
         return (self._storing(cause, term).operation if causes.terms_cancel(cause) else None) or cause
 
-    def _handed_over(self, stored: Operation, operation: Operation, term: Value, *, spared: bool) -> bool:
-        """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term. Or a
-        cast of its own did, without which it would subtract wide numbers (`attribution.asks_low`).
-
-        That function stored a wide result low, or computed it low. Nearly equal numbers are subtracted exactly in any format (Sterbenz). If one
-        function does both, or both terms were computed from what the other computed, the subtraction should be changed (`Attribution.difference`)."""
+    def _handed_in(self, operation: Operation, term: Value) -> Operation | None:
+        """The op of another function, or of a loop, that made most of a term's error, since nearly equal numbers are subtracted exactly (Sterbenz).
+        Or a cast of the same function, without which it would subtract wide numbers (`attribution.asks_low`). If one function does both otherwise,
+        or both terms were computed from what the other one computed, the subtraction should be changed (`Attribution.difference`)."""
+        stored, most, spared = self._storing(operation, term)
+        if stored is None or (most and differences.subtracts_loop_state(operation, stored, term)):
+            return stored
         alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
-        handed = alone or (causes.casts_wide(stored) and spared)
         functions = self.observation.functions
-        return handed and (not attribution.same_function(stored, operation, functions) or attribution.asks_low(stored, operation, functions))
+        apart = not attribution.same_function(stored, operation, functions) or attribution.asks_low(stored, operation, functions)
+        return stored if apart and (alone or (causes.casts_wide(stored) and spared)) else None
 
     def _lost_inputs(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs with underflowed zeros that may explain the error of the result. Zeros that are nothing of the norm do so only at a pole."""

@@ -17,6 +17,7 @@ from precheck.analysis.propagation.provenance import (
     reached_bound,
     smallest_normal,
     underflow_threshold,
+    underflowed,
     zero_origin,
     zero_share,
 )
@@ -46,6 +47,16 @@ def fact_on_lost_number(zero: Value, then: str) -> Missed:
         zero = next((made for made in cause.outputs if made.zeros), zero)
         measured, limit = zero.largest_zeroed, underflow_threshold(zero)
     return Missed(rule=rule, operation=cause, measured=measured, limit=limit, zero=zero, then=then)
+
+
+def underflow_behind(cause: Operation, value: Value) -> Operation | None:
+    """The op whose underflow is why elements of a later result have no correct digit, if at least half as many of what `cause` made became zero. A
+    guard that is added to them hides the zeros, and no quotient enlarges the error of one rounding so far."""
+    made = cause.outputs[0]
+    if not made.zeros or 2 * zero_share(made) < value.dead:
+        return None
+    rule, origin = zero_origin(made)
+    return origin if rule == "underflow" and underflowed(*origin.outputs) else None
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.output_impact import GARBAGE
+from precheck.analysis.propagation.output_impact import DEAD, GARBAGE
 from precheck.analysis.propagation.provenance import percent, placed
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS
 from precheck.analysis.rounding.function_errors import OwnError
@@ -37,7 +37,7 @@ class EmptiedState(Candidate):
 
 class Underflow(Rule):
     limits = (
-        HARMED, LOST_TENSOR, FAIR, STARVED, GARBAGE, LOSES_FIVE_BITS, AMPLIFIED_ROUNDINGS,
+        HARMED, LOST_TENSOR, FAIR, STARVED, DEAD, GARBAGE, LOSES_FIVE_BITS, AMPLIFIED_ROUNDINGS,
         ADDED, *FUNCTION_ERRORS, COARSE, EMPTIED,
     )  # fmt: skip
 

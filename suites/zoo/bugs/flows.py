@@ -168,9 +168,8 @@ BUGS = (
         lambda: recurrent(LOW, True), module="GatedRecurrence"),
     Bug("scan-by-two-sums", "johnma2006/mamba-minimal#18", ("overflow", "nan", "underflow"), "aten.exp.default", lambda: decays(HALF, False),
         lambda: decays(HALF, True)),
-    Bug("spread-of-neighbours", "", ("amplified-rounding", "cancellation"), "aten.sub.Tensor", lambda: aggregated(LOW, False),
-        lambda: aggregated(LOW, True), module="PrincipalNeighbourhood",
-        wrong_line="the cast of a mean is told, and the difference in which its rounding grows stands in the message"),
+    Bug("spread-of-neighbours", "", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: aggregated(LOW, False),
+        lambda: aggregated(LOW, True), module="PrincipalNeighbourhood"),
     Bug("moves-read-as-levels", "", ("amplified-rounding", "cancellation"), "aten._to_copy.default", lambda: forecast(LOW, True),
         lambda: forecast(LOW, False)),
 )  # fmt: skip
