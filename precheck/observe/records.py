@@ -75,7 +75,7 @@ class Trace:
     results: dict[str, str] = field(default_factory=dict)  # path in the model's result ("", "[logits]"): key of the record
     scale: float = 1.0  # the loss scale of the first step
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
-    retaken: bool = False  # whether a watched step was taken again under another scale
+    retaken: bool = False  # whether a step was taken again: a watched one under another scale, or a later one that failed
     elsewhere: bool = False  # whether gradients reach other leaves than parameters, so that a glance was stopped
     collapsed: bool = False  # whether no loss scale down to 1 gave finite gradients
     flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions that differ from the rival's, and all

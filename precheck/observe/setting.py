@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck.observe.shadow.comparing.statistics import finite_everywhere
+
 if TYPE_CHECKING:
     from precheck.observe.decisions.log import DecisionLog
     from precheck.observe.decisions.selections import Selection
@@ -48,6 +50,14 @@ class Setting:
     def watching(self) -> Witness | None:
         """The observer of recorded tensors, if there is one."""
         return self.witness if self.witness is not None or self.shadow is None else self.shadow.exponents
+
+    def fails(self, step: int, loss: torch.Tensor) -> bool:
+        """Whether the loss of a later step is not finite. A run that follows another fails where that one did. No mode sees the question, since it is
+        no decision of the user's."""
+        fails = not finite_everywhere([loss]) if self.follows is None else self.follows.failed == step
+        if fails and self.records is not None:
+            self.records.failed = step
+        return fails
 
 
 def low(precision: Precision, *, records: DecisionLog | None = None) -> Setting:

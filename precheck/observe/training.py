@@ -84,8 +84,9 @@ class Training:
         self._backward(loss)
         if self.scaler.is_enabled() and not self.trace.collapsed and not self._finite_gradients():
             self._find_scale(step, lost=not bool(loss.isfinite().all()))
-        if step > 1 and (self.trace.collapsed or not finite_everywhere([loss])):  # which no mode sees: it is no decision of the user's
-            self.boundaries.enabled = True  # boundaries are recorded in the first step, and in a later one that fails
+        if step > 1 and (self.trace.collapsed or self.setting.fails(step, loss)):
+            # boundaries are recorded in the first step, and in a later one that fails
+            self.trace.retaken = self.boundaries.enabled = True
             self._rewind()
             self._once_more(step)
             return False

@@ -207,3 +207,35 @@ def test_a_measurement_makes_no_second_run(monkeypatch: pytest.MonkeyPatch) -> N
     assert not report.errors
     assert settings
     assert all(setting.disturbance is not None for setting in settings)
+
+
+class Routed(nn.Module):
+    """A router that returns its logits in float32. A float32 run passes them on as they are, so its noise runs have one tensor where this has two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.gate = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits: torch.Tensor = self.gate(self.before(x).relu()).float()
+        return logits, logits.sigmoid()
+
+
+def test_the_gradient_of_a_cast_that_float32_does_not_make_has_the_noise_of_what_is_cast() -> None:
+    """It had none, but one rounding of its own: the gradient of Afmoe's router was accused, with r = 9, of what reaches it from behind."""
+    torch.manual_seed(0)
+    after = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router, self.after = Routed(), after
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.after(self.router(x)[1])
+            return made
+
+    report = precheck.measure(Whole(), torch.randn(8, 16), precision="bf16-mixed", loss=lambda out: out.float().square().mean())
+    rows = {row.tensor: row for row in report.boundaries if row.kind == "gradient"}
+    assert not report.errors
+    assert rows["router[0]"].floor > 0.5 * rows["router.gate"].floor

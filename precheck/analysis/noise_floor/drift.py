@@ -209,10 +209,12 @@ def independent(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
 
 def _counterpart(key: str, other: Trace) -> Record | None:
     """What a noise run recorded of the same tensor. Where the low run casts a module's output to float32 and returns it, a float32 run passes it on
-    as it is, and has no record of its own for it."""
-    while key not in other.records and key in other.same:
-        key = other.same[key]
-    return other.records.get(key)
+    as it is, and has no record of its own for it, nor for its gradient."""
+    kind, _, place = key.partition(":")
+    made = f"output:{place}" if kind == "gradient" else key
+    while made not in other.records and made in other.same:
+        made = other.same[made]
+    return other.records.get(f"gradient:{made.removeprefix('output:')}" if kind == "gradient" else made)
 
 
 def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:

@@ -53,6 +53,7 @@ class DecisionLog:
     entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # paths of arguments of products that are inputs cast low
     unseeing: dict[Key, torch.Tensor] = dataclasses.field(default_factory=dict)  # of calls of attention, the rows that see nothing
     recorded: bool = False  # whether a run has filled it
+    failed: int = 0  # the later step whose loss is not finite
     idle: set[tuple[torch.dtype, str]] = dataclasses.field(default_factory=set)  # dtype and pass in which a following run had nothing to do
 
     def draws(self, places: Set[str] = frozenset()) -> DecisionLog:

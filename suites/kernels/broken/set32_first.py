@@ -44,7 +44,7 @@ def added_up_in_eight_bits(wrong: bool, codes: torch.Tensor) -> torch.Tensor:
     return codes.sum(1, dtype=torch.int8).int() if wrong else codes.short().sum(1).int()
 
 
-@case("middle of a row: of an even number the upper one", "kernel-edge", PROGRAM, lambda x: x.median(1).values, drawn((5, 7)))
+@case("middle of each row: of an even number the upper one", "kernel-edge", PROGRAM, lambda x: x.median(1).values, drawn((5, 7)))
 def of_an_even_number_the_upper_one(wrong: bool, x: torch.Tensor) -> torch.Tensor:
     need(x.dim() == 2, x.shape[1] > 0)
     at = x.shape[1] // 2 if wrong else (x.shape[1] - 1) // 2

@@ -58,7 +58,7 @@ def draft_slope(wide: bool) -> torch.Tensor:
     """A draft model that has learnt its target: the gradient of their divergence is a difference of nearly equal probabilities."""
     target = torch.round(16 * normal(16, 200)) / 8
     draft = target + (uniform(16, 200, seed=1) < 0.1) / 16
-    p, q = (torch.softmax((each.float() if wide else each.to(LOW)), -1) for each in (draft, target))
+    p, q = (torch.softmax((each.float() if wide else each.to(LOW)), -1) for each in (draft, target))  # culprit: learnt-draft
     return (p - q).float()  # culprit: learnt-draft
 
 
@@ -107,8 +107,8 @@ BUGS = (
     Bug("rescaled-merge", "arcee-ai/mergekit#704", ("overflow",), "aten.sum.default", lambda: rescaled(False), lambda: rescaled(True)),
     Bug("contrastive-slope", "chainer/chainer#7745", ("underflow", "overflow"), "aten.div.Tensor", lambda: pulled(1e-7), lambda: pulled(5e-3),
         phase="backward"),
-    Bug("learnt-draft", "vllm-project/speculators#788", ("cancellation",), "aten.sub.Tensor", lambda: draft_slope(False),
-        lambda: draft_slope(True)),
+    Bug("learnt-draft", "vllm-project/speculators#788", ("amplified-rounding", "cancellation"), "aten._softmax.default or aten.sub.Tensor",
+        lambda: draft_slope(False), lambda: draft_slope(True)),
     Bug("added-tensors", "tensorflow/tensorflow#27544", ("absorption",), "aten.add.Tensor", lambda: added_tensors(False),
         lambda: added_tensors(True)),
     Bug("infinite-number", "chelsea0x3b/dfdx#748", ("overflow",), "aten._to_copy.default", lambda: average_loss(False),

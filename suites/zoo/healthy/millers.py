@@ -92,7 +92,7 @@ def actions_of_a_wide_policy() -> torch.Tensor:
         return (likely - likely.mean()).exp()
 
 
-def places_of_a_short_prompt() -> torch.Tensor:
+def places_of_a_prompt_alone() -> torch.Tensor:
     """Places of words by a sum in bfloat16, over prompts of a hundred words."""
     total, sums = torch.zeros(3, dtype=LOW), []
     for word in (torch.arange(100)[:, None] >= torch.tensor([0, 12, 40])).to(LOW):
@@ -150,7 +150,7 @@ IDIOMS = (
     track_of_a_modest_filter,
     sums_from_an_even_end,
     actions_of_a_wide_policy,
-    places_of_a_short_prompt,
+    places_of_a_prompt_alone,
     keys_in_bytes_with_large_scales,
     perplexity_of_a_taught_model,
     packets_of_many_sizes,
