@@ -114,7 +114,7 @@ BUGS = (
     Bug("way-between-two-directions", "toji/gl-matrix#500", ("amplified-rounding", "nan", "cancellation"), "aten.sum.dim_IntList",
         lambda: ways(straight=False), lambda: ways(straight=True), precision=EXACT),
     Bug("ages-of-messages", "pioneers/PieCentral#464", ("cancellation", "amplified-rounding", "integer-rounding", "local-drift"),
-        "aten.sub.Tensor", lambda: ages(SINGLE), lambda: ages(DOUBLE), precision=EXACT),
+        "aten._to_copy.default or aten.sub.Tensor", lambda: ages(SINGLE), lambda: ages(DOUBLE), precision=EXACT),
     Bug("waves-under-a-filter", "bareboat-necessities/bbn-wave-period-esp32#54", ("cancellation", "amplified-rounding"), "aten.mm.default",
         lambda: waves(joseph=False), lambda: waves(joseph=True), precision=EXACT,
         expected_miss="one of nine numbers of a matrix loses its digits, which is measured as a whole; it is picked out after a product"),
