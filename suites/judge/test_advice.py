@@ -14,7 +14,7 @@ import precheck
 from precheck import ops
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Origin
-from precheck.rules.advice import since
+from precheck.rules.advice import since, widened
 
 LOW = torch.bfloat16
 HALF = torch.float16
@@ -259,3 +259,14 @@ def test_the_line_since_which_an_op_is_low_is_one_that_its_author_can_change(op:
     graph.op("mul.Tensor", given(), source=op, since=("bfloat16", Origin(cast)))
     (operation,) = graph.observation.operations
     assert since(operation) == told
+
+
+@pytest.mark.parametrize(("dtype", "told"), [
+    ("bfloat16", "call .float() on what this line reads"),
+    ("float32", "keep what this line reads in float32, from where it is made on"),
+])  # fmt: skip
+def test_what_is_computed_in_float32_already_is_told_to_keep_what_it_reads(dtype: str, told: str) -> None:
+    """Its fault lies in what was rounded before it, which `.float()` does not bring back."""
+    graph = Graph()
+    graph.op("square", given(), source="model.py:2", makes={"dtype": dtype})
+    assert widened(graph.last, "float32") == told
