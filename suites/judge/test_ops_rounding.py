@@ -313,6 +313,25 @@ def test_a_kernel_may_err_by_what_a_low_sum_of_its_terms_errs(nudge: Any, accuse
     assert (rules == [("local-drift", 1)]) is accused
 
 
+@AT_LEAST
+def test_attention_may_err_by_what_two_roundings_of_its_weights_make(nudge: Any, accused: bool) -> None:
+    makes = {"drift": 0.3, "local": nudge(2 * 0.05), "weighting": 0.05}
+    rules = judged("_scaled_dot_product_flash_attention_for_cpu.default", makes, given(), given(), given(drift=0.1))
+    assert (rules == [("local-drift", 1)]) is accused
+
+
+def attention_to_values_that_cancel() -> torch.Tensor:
+    """Each value has its opposite among the others, and the weights are nearly equal. The result is small, and 6 % off."""
+    queries, keys, values = torch.randn(3, 2, 4, 32, 8, generator=torch.Generator().manual_seed(0)).bfloat16().unbind()
+    opposed = torch.cat([values[..., :16, :], -values[..., :16, :]], dim=-2)
+    return torch.nn.functional.scaled_dot_product_attention(0.02 * queries, keys, opposed).float()
+
+
+def test_attention_over_values_that_cancel_has_the_error_of_its_weights() -> None:
+    """What PatchTST of transformers does. A kernel of any device stores its weights in the low format."""
+    passes(attention_to_values_that_cancel)
+
+
 def norm_of_what_is_centred() -> tuple[torch.Tensor, ...]:
     x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
     centred = (x - x.mean(-1, keepdim=True)).bfloat16()

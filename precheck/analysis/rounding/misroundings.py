@@ -36,10 +36,11 @@ AMPLIFICATION = Limit(16.0, "times")
 AMPLIFIED_ROUNDINGS = Limit(16.0, "unit roundoffs")
 """The smallest error that counts together with `LOSES_FIVE_BITS`. Any op may have it, so it is twice that of a sum."""
 FELT = Limit(2.0**-6, "relative error")
-"""A norm whose elements have correct digits shows the rounding of its input if its result is at least so far off: four unit roundoffs of bfloat16,
-with which networks are usually trained. A norm subtracts the mean in float32, so its error is that of its input."""
+"""A norm whose elements have correct digits shows its input's rounding from this error on: four unit roundoffs of bfloat16. Its mean is float32's."""
 STARVED = Limit(0.25, "share of the elements")
 """An underflow does harm if so many elements of a later result have no correct digit."""
+WEIGHTINGS = Limit(2.0, "roundings of attention's weights")
+"""A kernel rounds weights when it stores them, and exponentials before that where it adds them up in blocks."""
 FAIR = Limit(0.05, "share of the norm")
 """Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.HARMED` calls wrong."""
 
@@ -177,9 +178,8 @@ class Misroundings:
     def _before(self, operation: Operation, term: Value) -> Operation | None:
         """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply. If it is of
         parts of one tensor, its digits were lost when that tensor was stored."""
-        first, made = difference_before(term, self.causes), None
-        if first is None:
-            first, made = differences.difference_of_parts(term)
+        first = difference_before(term, self.causes)
+        first, made = (first, None) if first is not None else differences.difference_of_parts(term)
         more = first is not None and amplification(first, first.outputs[0]) >= amplification(operation, operation.outputs[0])
         return (made or first) if more else None
 
@@ -218,8 +218,8 @@ class Misroundings:
 
     def healed(self, value: Value, most: int = NEARBY) -> bool:
         """Whether all that is made from a wrong value is right. A mean of elements without a digit is a statistic of wrong numbers, and is not."""
-        asked = self.observation.parameter_gradients
-        return output_impact.healed(value, self.readers, asked, most) and not output_impact.wrong_when_averaged(value, self.readers, self.unread)
+        healed = output_impact.healed(value, self.readers, self.observation.parameter_gradients, most)
+        return healed and not output_impact.wrong_when_averaged(value, self.readers, self.unread)
 
     def _severity(self, value: Value, *, below: bool = False) -> Severity:
         """`below`: the value's numbers are subnormal, and may become zero."""
@@ -281,9 +281,8 @@ class Misroundings:
         if starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
         rule, cause = zero_origin(starving[0])
-        if rule != "underflow" or rms(value) < formats.FP16.min_normal:
-            return None
-        return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause)
+        large = rule == "underflow" and rms(value) >= formats.FP16.min_normal
+        return self._fact("flushed", operation, value, value.dead, STARVED, cause=cause) if large else None
 
     def made_by_kernel(self, operation: Operation, value: Value) -> bool:
         """Whether the error of the op's own kernel is larger than that of a correct sum in the low format. What a factorization leaves when it gives
@@ -294,7 +293,8 @@ class Misroundings:
 
     @staticmethod
     def _kernel_limit(operation: Operation, value: Value) -> float:
-        """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2). A scattering
-        op adds up more terms for some elements than for others, and those with most terms are often the largest."""
+        """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2). A scattering op
+        adds up most terms for elements that are often the largest. Attention multiplies rounded weights by values, which may cancel."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
-        return max(ROUNDINGS, 1 + math.sqrt(max(1.0, terms, value.terms)) / 2) * effective_roundoff(value)
+        roundings = max(ROUNDINGS, 1 + math.sqrt(max(1.0, terms, value.terms)) / 2)
+        return max(roundings * effective_roundoff(value), WEIGHTINGS * value.weighting)

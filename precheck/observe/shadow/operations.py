@@ -80,6 +80,7 @@ class Value:
     since: Origin | None = None  # the user's line whose cast or factory has made it low; None if a product, a module of torch's or autograd has
     local: float | None = None  # relative error of the op alone, on the run's inputs; None if not measured
     stored: float | None = None  # the same of a cast of numbers that were wrong before; None if not measured
+    weighting: float = 0.0  # of an attention kernel's result, if `local` is measured: the relative error that a rounding of its weights makes
     terms: float = 0.0  # of a scattering op's result, if `local` is measured: how many numbers it adds up for an element
     alive: bool = False  # when the block ended, or at the time when this part of the run is judged
     past: Past | None = None  # set if its ancestors have been dropped

@@ -13,7 +13,7 @@ from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import percent
 from precheck.analysis.rounding.function_errors import OwnError
 from precheck.analysis.rounding.function_limits import FUNCTION_ERRORS
-from precheck.analysis.rounding.misroundings import Misrounded
+from precheck.analysis.rounding.misroundings import WEIGHTINGS, Misrounded
 from precheck.findings import Finding
 from precheck.observe.decisions.selections import Selection
 from precheck.observe.recording.sketch import distance
@@ -34,7 +34,7 @@ WHOLE = Limit(0.5, "relative error")
 
 
 class LocalDrift(Rule):
-    limits = (ROUNDINGS, WHOLE, *FUNCTION_ERRORS, LEFT, BEYOND_FLOAT32)
+    limits = (ROUNDINGS, WEIGHTINGS, WHOLE, *FUNCTION_ERRORS, LEFT, BEYOND_FLOAT32)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "accumulated":

@@ -12,6 +12,7 @@ from precheck.formats import FORMATS, ONE_ROUNDING
 from precheck.observe.shadow.comparing.fetching import SAMPLE as FETCHED
 from precheck.observe.shadow.comparing.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
 from precheck.observe.shadow.operations import Operation, Origin, Value
+from precheck.observe.shadow.probes import draws
 from precheck.observe.shadow.replaying import eigenvectors
 from precheck.torch_support import cuda_blocks, emulation
 from precheck.words import dtype_name
@@ -117,6 +118,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         right = exact(call, place)
         own = relative_error(output, right)
         value.terms = _terms(call, right, place) if call.plan.base in ops.UNEVEN else 0.0
+        value.weighting = _weighting(call, right, place, value.rounded) if call.plan.base in ops.ATTENTION else 0.0
         value.local = own if math.isfinite(own) else None  # a result that is zero on paper, as the norm of a single number, has no relative error
         if value.local is not None and emulation.quantises(operation.packet):
             value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None
@@ -210,6 +212,16 @@ def _terms(call: Call, right: torch.Tensor, place: int) -> float:
     ones = {id(tensor): torch.ones_like(tensor, dtype=right.dtype) for tensor in call.floats}
     counts, weights = call.mode.replay.call(call.op, lambda tensor: operand(call, ones, tensor))[place], right.square()
     return ratio(float((counts * weights).sum()), float(weights.sum()))
+
+
+def _weighting(call: Call, right: torch.Tensor, place: int, unit: float) -> float:
+    """The relative error that a rounding of an attention kernel's weights makes in its result `right`. The kernel stores them in the low format, and
+    multiplies values by them. A rounding of each product's other factor, in which the kernel is linear, does as much, and needs no weights."""
+    operands = {id(tensor): tensor.to(right.dtype) for tensor in call.floats}
+    for at in ops.LINEAR_IN[call.plan.base]:
+        operands[id(call.floats[at])] = draws.by_signs(call.mode.noise, operands[id(call.floats[at])], unit)
+    moved = call.mode.replay.call(call.op, lambda tensor: operand(call, operands, tensor))[place]
+    return ratio(norm(moved - right), norm(right))
 
 
 def relative_error(output: torch.Tensor, exact: torch.Tensor) -> float:

@@ -39,6 +39,11 @@ def generator(known: dict[torch.device, torch.Generator], device: torch.device) 
     return known[device]
 
 
+def by_signs(known: dict[torch.device, torch.Generator], tensor: torch.Tensor, size: float) -> torch.Tensor:
+    """The tensor with each element changed by `size` of itself, up or down at random."""
+    return tensor * torch.empty_like(tensor).bernoulli_(0.5, generator=generator(known, tensor.device)).mul_(2 * size).add_(1 - size)
+
+
 def dropped(call: Call, outputs: list[torch.Tensor], operand: torch.Tensor | None) -> list[torch.Tensor] | None:
     """What dropout makes of `operand` with the run's mask, and the mask. None for other draws: repeated, they would take numbers of the user's."""
     if call.plan.packet != "native_dropout" or len(outputs) != 2 or operand is None:

@@ -21,9 +21,8 @@ DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
 def disturbed(mode: Shadow, shadow: torch.Tensor) -> torch.Tensor:
     """A new perturbed shadow: each element of the shadow is changed by `DISTURBED` of itself, up or down at random."""
     real = torch.view_as_real(shadow) if shadow.is_complex() else shadow
-    size = DISTURBED[mode.replay.reference]
-    signs = torch.empty_like(real).bernoulli_(0.5, generator=draws.generator(mode.noise, shadow.device)).mul_(2 * size).add_(1 - size)
-    return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
+    moved = draws.by_signs(mode.noise, real, DISTURBED[mode.replay.reference])
+    return torch.view_as_complex(moved) if shadow.is_complex() else moved
 
 
 def replayed(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
