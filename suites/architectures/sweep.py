@@ -2,7 +2,8 @@
 
 `--lines FILE` writes a line of JSON for each run and goes on where it stopped; parts of names choose among the architectures. `--train 40` trains
 each for so many steps in float32 first, with dropout, and measures two steps of AdamW: attention is no longer uniform then, and logits are large.
-`--watch 5` watches a training loop of so many steps (`loop.py`) instead of a measurement.
+`--watch 5` watches a training loop of so many steps (`loop.py`) instead of a measurement. `--bodies` takes further tables of transformers,
+`--seed` other weights and inputs.
 """
 
 from __future__ import annotations
@@ -89,11 +90,13 @@ def main() -> int:
     parser.add_argument("--lines", type=Path, help="record, one JSON object a line")
     parser.add_argument("--train", type=int, default=0, metavar="STEPS", help="steps in float32 that each is trained for first (default: none)")
     parser.add_argument("--watch", type=int, default=0, metavar="STEPS", help="watch a training loop of so many steps instead")
+    parser.add_argument("--bodies", action="store_true", help="models without a loss of their own, with inputs that they run with")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and inputs (default: 0)")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _late)
     known = {(line["model"], line["precision"]) for line in recorded(asked.lines)}
-    for family, kind in everything():
+    for family, kind in everything(bodies=asked.bodies):
         if asked.names and not any(name in kind for name in asked.names):
             continue
         swept(family, kind, asked, known)
@@ -101,7 +104,7 @@ def main() -> int:
 
 
 def swept(family: str, kind: str, asked: argparse.Namespace, known: set[tuple[str, str]]) -> None:
-    given = built(family, kind)
+    given = built(family, kind, asked.seed)
     if given.model is None:
         print(f"{kind:<28} {given.name}: not built: {given.why}", flush=True)
         return
@@ -113,7 +116,7 @@ def swept(family: str, kind: str, asked: argparse.Namespace, known: set[tuple[st
         if (given.name, precision) in known:
             continue
         signal.alarm(PATIENCE)
-        line = judged(built(family, kind) if asked.watch else given, precision, watch=asked.watch, **updates)
+        line = judged(built(family, kind, asked.seed) if asked.watch else given, precision, watch=asked.watch, **updates)
         signal.alarm(0)
         print(f"{kind:<28} {given.name} {precision} {line['seconds']} s {line.get('raised', line['errors'] or 'passes')}", flush=True)
         if asked.lines:

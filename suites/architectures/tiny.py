@@ -21,9 +21,27 @@ FAMILIES = {
     "image": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
 }
 """Names of transformers' tables of models, by what goes into these."""
+BODIES = {
+    "body": "MODEL_MAPPING_NAMES",
+    "audio": "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES",
+    "speech": "MODEL_FOR_CTC_MAPPING_NAMES",
+    "video": "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES",
+    "segments": "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES",
+    "depth": "MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES",
+    "patches": "MODEL_FOR_MASKED_IMAGE_MODELING_MAPPING_NAMES",
+    "detection": "MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES",
+    "series": "MODEL_FOR_TIME_SERIES_PREDICTION_MAPPING_NAMES",
+    "series-class": "MODEL_FOR_TIME_SERIES_REGRESSION_MAPPING_NAMES",
+    "pretraining": "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
+    "text-class": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "spans": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+    "tokens": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+}
+"""Tables whose models get whichever inputs they run with (`_tries`). The loss compares their first result with random numbers."""
 VOCABULARY, LENGTH, BATCH, PIXELS = 128, 24, 2, 32
 WIDTH, HEADS, LAYERS = 32, 4, 2
 SIZES: dict[str, Any] = {
+    "num_mel_bins": 16, "feature_size": 16, "input_feat_per_channel": 16, "feature_projection_input_dim": 16,
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "d_embed", "rnn_hidden_size", "lru_width"), WIDTH),
     **dict.fromkeys(
         ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers"),
@@ -76,13 +94,13 @@ def names(family: str) -> list[str]:
     return sorted(_table(family))
 
 
-def built(family: str, kind: str) -> Built:
-    """The architecture of that type, with the seed 0. A model that is built has run once."""
+def built(family: str, kind: str, seed: int = 0) -> Built:
+    """The architecture of that type. A model that is built has run once. `seed`: of weights and inputs."""
     import transformers
 
     classes = _table(family)[kind]
     name = classes if isinstance(classes, str) else classes[0]
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -94,6 +112,8 @@ def built(family: str, kind: str) -> Built:
             if many > MOST:
                 return Built(name, None, why=f"{many} parameters")
             model = getattr(transformers, name)(config).float().train()
+            if family in BODIES:
+                return _that_runs(name, model)
             inputs = _inputs(family, model.config)
             with torch.no_grad():
                 loss = model(**inputs).loss
@@ -121,15 +141,19 @@ def small(config: Any) -> Any:
 
 
 def losses(output: Any) -> torch.Tensor:
-    """The loss that a model of transformers gives with `labels` among its inputs."""
-    loss: torch.Tensor = output.loss
-    return loss
+    """The loss that a model of transformers gives with `labels` among its inputs. Else how far its first result is from random numbers."""
+    loss: torch.Tensor | None = getattr(output, "loss", None)
+    if loss is not None:
+        return loss
+    first = next(each for each in _tensors(output) if each.is_floating_point() and each.requires_grad)
+    wanted = torch.randn(first.shape, generator=torch.Generator().manual_seed(5))
+    return torch.nn.functional.mse_loss(first.float(), wanted)
 
 
-def everything() -> Iterator[tuple[str, str]]:
-    """All families and types, each architecture's model once."""
-    seen = set()
-    for family in FAMILIES:
+def everything(*, bodies: bool = False) -> Iterator[tuple[str, str]]:
+    """All families and types, each architecture's model once. `bodies`: of `BODIES`, without the others."""
+    seen = {str(_table(family)[kind]) for family in FAMILIES for kind in names(family)} if bodies else set()
+    for family in BODIES if bodies else FAMILIES:
         for kind in names(family):
             model = str(_table(family)[kind])
             if model not in seen:
@@ -138,7 +162,7 @@ def everything() -> Iterator[tuple[str, str]]:
 
 
 def _table(family: str) -> dict[str, Any]:
-    table = getattr(importlib.import_module("transformers.models.auto.modeling_auto"), FAMILIES[family])
+    table = getattr(importlib.import_module("transformers.models.auto.modeling_auto"), (FAMILIES | BODIES)[family])
     return dict(table)
 
 
@@ -149,3 +173,51 @@ def _inputs(family: str, config: Any) -> dict[str, torch.Tensor]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     ids = torch.randint(4, min(VOCABULARY, text.vocab_size), (BATCH, LENGTH))
     return {"input_ids": ids, "labels": ids.clone()}
+
+
+def _that_runs(name: str, model: torch.nn.Module) -> Built:
+    """The model with the first inputs of `_tries` from which it makes a finite loss and gradients."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    why = "no finite loss in float32"
+    for inputs in _tries(model.config):
+        try:
+            loss = losses(model(**inputs))
+            loss.backward()
+        except Exception as error:  # these inputs are for other models
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            continue
+        model.zero_grad(set_to_none=True)
+        if bool(loss.isfinite()):
+            return Built(name, model, inputs)
+    return Built(name, None, why=why)
+
+
+def _tries(config: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """Texts, pictures, waves, spectra, videos and series."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    ids = torch.randint(4, min(VOCABULARY, getattr(text, "vocab_size", VOCABULARY) or VOCABULARY), (BATCH, LENGTH))
+    channels, bands = getattr(config, "num_channels", 3), getattr(config, "num_mel_bins", 16) or 16
+    pictures = torch.randn(BATCH, channels if isinstance(channels, int) else 3, PIXELS, PIXELS)
+    spectra = torch.randn(BATCH, bands, 4 * LENGTH)
+    yield {"input_ids": ids}
+    yield {"input_ids": ids, "decoder_input_ids": ids}
+    yield {"pixel_values": pictures}
+    yield {"pixel_values": torch.randn(1, 3, 2 * PIXELS, 2 * PIXELS)}
+    yield {"input_values": torch.randn(BATCH, 6400)}
+    yield {"input_features": spectra.transpose(1, 2).contiguous()}
+    yield {"input_features": spectra}
+    yield {"input_features": spectra, "decoder_input_ids": ids[:, :8]}
+    yield {"input_ids": ids, "pixel_values": pictures}
+    yield {"pixel_values": torch.randn(1, 4, 3, PIXELS, PIXELS)}
+    yield {"past_values": torch.randn(BATCH, getattr(config, "context_length", 32), getattr(config, "num_input_channels", 1))}
+    yield {"inputs_embeds": torch.randn(BATCH, LENGTH, WIDTH)}
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, (dict, list, tuple)):
+        for each in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(each)
