@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 pytest.importorskip("transformers")
 
 from sweep import PRECISIONS, judged
-from tiny import FAMILIES, built, everything, names
+from tiny import BODIES, FAMILIES, built, everything, names
 
-SOME = [("causal", "gpt_neox"), ("causal", "gemma2"), ("causal", "granitemoe"), ("masked", "deberta-v2"), ("seq2seq", "bart"), ("image", "swin")]
+SOME = [("causal", "gpt_neox"), ("causal", "gemma2"), ("causal", "granitemoe"), ("masked", "deberta-v2"), ("seq2seq", "bart"), ("image", "vit"), ("body", "patchtst")]
 TRUE = {
     ("longt5", "16-mixed"): "-1e10 is added to float16 scores: without precheck too 13 gradients are NaN under autocast, and none is in float64.",
     ("hy_v4", "bf16-mixed"): "Autocast has the router's product low for all its .float(): of 960 tokens 97 get other experts than in float64, and 1 "
@@ -45,6 +45,7 @@ def test_a_training_loop_is_not_accused(kind: str, precision: str) -> None:
 
 def test_each_family_has_architectures() -> None:
     assert all(len(names(family)) > 10 for family in FAMILIES)
+    assert all(names(family) for family in BODIES)
 
 
 def test_what_cannot_be_built_says_why() -> None:
