@@ -142,11 +142,13 @@ class CloserLook:
         if gradients and self.by.brief and any(row.failed for key, row in suspects.items() if key not in explained | gradients.keys()):
             return explained | gradients.keys()
         if gradients:
-            explained |= self._within(gradients, everywhere=True) | self._of_right_terms(gradients)
+            explained |= self._within(gradients, everywhere=True)
+            explained |= self._of_right_terms(gradients, explained)
         return explained | _near_explained_ones(suspects, explained)
 
-    def _of_right_terms(self, suspects: Rows) -> set[str]:
-        """Keys of gradients that autograd sums up from terms whose error is rounding only, in modules whose output has only rounding error too.
+    def _of_right_terms(self, suspects: Rows, explained: set[str]) -> set[str]:
+        """Keys of gradients that autograd sums up from terms whose error is rounding only, in modules whose output has only rounding error too: by
+        noise runs, or by closer ones (`explained`).
 
         An error vector e of n terms adds up to √n |e| at most, if all errors have one sign, as where a kernel rounds a mean that it subtracts from
         all terms. Independent noise adds up to |e| only. But the sum is autograd's, so no user code is wrong if its terms are right up to
@@ -154,7 +156,8 @@ class CloserLook:
         """
         rows, sums = {row.record.key: row for row in self.rows}, self.by.added_up()
         terms = {key: [rows.get(each) for each in sums[key]] for key in suspects if key in sums}
-        return {key for key, two in terms.items() if all(row is not None and row.r <= noise.WARN and not row.floor_unknown for row in two)}
+        right = {key for key, row in rows.items() if row.r <= noise.WARN and not row.floor_unknown} | explained
+        return {key for key, two in terms.items() if all(row is not None and row.record.key in right for row in two)}
 
     def _within(self, suspects: Rows, *, everywhere: bool = False, early: bool = False) -> set[str]:
         """Keys of suspects that are no longer failed or doubtful beside closer runs of that kind. Two runs are made, or four where two leave open

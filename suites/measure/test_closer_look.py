@@ -249,14 +249,20 @@ def test_a_result_that_rounding_may_drown_takes_another_noise_run() -> None:
     assert noises.asked == []
 
 
-@pytest.mark.parametrize(("terms", "output", "explained"), [(1.0, 1.0, True), (2.1, 1.0, False), (1.0, 2.1, False)])
-def test_a_sum_that_autograd_takes_of_right_terms_is_explained(terms: float, output: float, explained: bool) -> None:
-    """Its terms are right up to the limit of a warning, and so are the places over which it is taken."""
-    kinds = [("parameter-gradient", "gate.bias", 9.0), ("gradient", "gate", terms), ("output", "gate", output)]
-    made = [(name, row(drift, 0.0, 1.0, 1.0, kind=kind)) for kind, name, drift in kinds]
-    rows = [dataclasses.replace(found, record=dataclasses.replace(found.record, name=name)) for name, found in made]
-    noises = Noises(rows, {"parameter-gradient:gate.bias@1": ("gradient:gate@1", "output:gate@1")})
-    looked = CloserLook(noises, rows, settled=True, halting=False)
+@pytest.mark.parametrize(
+    ("terms", "output", "closer", "explained"),
+    [(1.0, 1.0, 1.0, True), (2.1, 1.0, 1.0, False), (1.0, 2.1, 1.0, False), (4.0, 1.0, 2.0, True), (4.0, 1.0, 1.1, False)],
+)
+def test_a_sum_that_autograd_takes_of_right_terms_is_explained(terms: float, output: float, closer: float, explained: bool) -> None:
+    """Its terms are right up to the limit of a warning or by closer runs, whose floor is `closer`, and so are the places over which it is taken."""
+    kinds = [("parameter-gradient", "gate.bias", 9.0, 1.0), ("gradient", "gate", terms, closer), ("output", "gate", output, 1.0)]
+
+    def made(*, closer: bool) -> list[ComparedTensor]:
+        found = [(name, row(drift, 0.0, *2 * [floor if closer else 1.0], kind=kind)) for kind, name, drift, floor in kinds]
+        return [dataclasses.replace(each, record=dataclasses.replace(each.record, name=name)) for name, each in found]
+
+    noises = Noises(made(closer=True), {"parameter-gradient:gate.bias@1": ("gradient:gate@1", "output:gate@1")})
+    looked = CloserLook(noises, made(closer=False), settled=True, halting=False)
     looked.taken({})
     assert ("parameter-gradient:gate.bias@1" in looked.explained) is explained
 
