@@ -10,12 +10,14 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Sequence
 
+from precheck import ops
 from precheck.analysis.decisions.choices import BY_DIFFERENCE
 from precheck.findings import Finding, Row
 from precheck.judge import boundary_causes
 from precheck.judge.watched_runs import AMPLIFIED, distinct, finding_of, in_noise, shown
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Observation, Operation
+from precheck.rules.decision_flip.rule import TIED_ROWS
 from precheck.rules.nan.rule import UndefinedLoss
 from precheck.rules.rule import Candidate
 
@@ -149,7 +151,8 @@ def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, st
     than under noise.
     """
     amplified = finding.rule in AMPLIFIED and _rule_and_line(finding) in required
-    choice = choices and finding.rule == "decision-flip" and finding.op.split(".")[1:2] in [[name] for name in BY_DIFFERENCE]
+    base = "".join(finding.op.split(".")[1:2])
+    choice = choices and finding.rule == "decision-flip" and (base in BY_DIFFERENCE or (base in ops.COMPARED and finding.limit == TIED_ROWS))
     if finding.severity == "error" and (amplified or choice):
         text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"
         return dataclasses.replace(finding, severity="note", message=text)

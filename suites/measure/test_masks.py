@@ -124,3 +124,33 @@ def test_another_path_to_the_same_result_is_no_fault(precision: str) -> None:
             return self.encoder(x, mask=mask.to(x.dtype))  # type: ignore[no-any-return]
 
     measured(Masked(), precision).raise_for_errors()
+
+
+class OfTheBestScores(nn.Module):
+    """Attention to the best scores alone. Those that a low format makes equal to the last of these are kept as well. Scores of masked places are filled
+    with the least number of their format, and widened by a bias before they are handed on. Python reads one, so that float32 gets a run of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.out, self.bias, self.first = nn.Linear(32, 96), nn.Linear(32, 32), nn.Parameter(torch.randn(LENGTH, LENGTH)), 0.0
+
+    def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        scores = query @ key.transpose(-1, -2)
+        return scores.masked_fill(~kept("none")[:1], -torch.finfo(scores.dtype).max) + self.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.enter(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        scores = self.scores(query, key)
+        self.first = float(scores.detach()[0, 0, 0, 0])
+        best = scores.to(value.dtype)
+        best = best.masked_fill(~(best >= best.topk(4).values.select(-1, -1).unsqueeze(-1)), -torch.finfo(best.dtype).max)
+        return self.out((best.softmax(-1).to(value.dtype) @ value).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_scores_that_are_filled_widened_and_chosen_from_pass(precision: str) -> None:
+    torch.manual_seed(0)
+    model, x = OfTheBestScores(), torch.randn(64, LENGTH, 32)
+    report = precheck.measure(model, x, precision=precision, loss=squared)
+    assert not report.errors, report.summary()
+    assert any(note.rule == "decision-flip" for note in report.findings) is (precision == "bf16-mixed")

@@ -58,6 +58,15 @@ def test_masks_are_counted_and_found_as_torch_finds_them(dtype: torch.dtype) -> 
         assert torch.equal(without_fill(filled, filled).nan_to_num(7.0), plain.nan_to_num(7.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_fill_of_float16_is_one_in_a_wider_format_where_it_stands_alone(dtype: torch.dtype) -> None:
+    masked = normal(300, 300, seed=1) > 1
+    filled = normal(300, 300).half().masked_fill(masked, -65504.0).to(dtype) + normal(300, 300).to(dtype)
+    assert torch.equal(without_fill(filled, filled).isinf(), masked)
+    filled[0, 0] = 2.0**15  # a large number like any other: then 65504 may be one, too
+    assert not without_fill(filled, filled).isinf().any()
+
+
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("sample", ["", "folded", "alone"])
 def test_what_a_device_tells_is_what_a_cpu_finds(name: str, sample: Any) -> None:

@@ -27,6 +27,8 @@ from precheck.torch_internals import foreach_norm, foreach_sub, no_dispatch, set
 _TOGETHER = 16 * SAMPLE  # elements that are reduced together: 1 to 4 MB
 _WAITING = 256  # most tensors that wait for it: 16 to 64 MB if all are samples of large tensors
 _LENGTHS = (16 * WIDTH, BLOCK, SAMPLE)  # tensors are padded to the next of these lengths
+FILL = 2.0**-8
+"""How far a fill of float16 may be from its greatest number, relative to that, once scores have been added to it: eight of its spacings."""
 _UNKNOWN: dict[str, Any] = {"sketch": numpy.zeros(WIDTH), "norm": math.nan, "amax": math.nan}
 
 
@@ -219,15 +221,26 @@ class Recorder:
 
 
 def without_fill(tensor: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
-    """The tensor with Inf where `run` is near the end of its format. A mask is filled with the least number of its format, which differs
-    between runs. For elements that are not finite, only their places are compared."""
-    run, most = run.detach(), torch.finfo(run.dtype).max / 4
+    """The tensor with Inf where `run` has the fill of a mask. That is the least number of a format, which differs between runs. For elements that are
+    not finite, only their places are compared.
+
+    Numbers near the end of the run's own format are fills. A fill of float16 in a wider tensor was widened with the scores, and no other number is
+    within a factor of four.
+    """
+    run = run.detach()
+    most, half = torch.finfo(run.dtype).max / 4, torch.finfo(torch.float16).max
     if run.is_cpu and run.dtype in (torch.bfloat16, torch.float16, torch.float32) and run.numel():  # a comparison takes several times as long
         least, greatest = run.aminmax()
-        if -most <= float(least) and float(greatest) <= most:
+        if max(-float(least), float(greatest)) <= min(most, half / 4):
             return tensor
-    beyond = run.abs() > most
-    return torch.where(beyond, math.inf, tensor.detach()) if bool(beyond.any()) else tensor
+    sizes = run.abs()
+    large, beyond = sizes > min(most, half / 4), sizes > most
+    if not bool(large.any()):
+        return tensor
+    widened = (sizes - half).abs() <= FILL * half
+    if bool((widened | beyond)[large].all()):
+        beyond |= widened
+    return torch.where(beyond, math.inf, tensor.detach())
 
 
 def _batches(moved: Sequence[Moved]) -> Iterator[Sequence[Moved]]:
