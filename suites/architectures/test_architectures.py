@@ -15,7 +15,10 @@ pytest.importorskip("transformers")
 from sweep import PRECISIONS, judged
 from tiny import BODIES, FAMILIES, built, everything, names
 
-SOME = [("causal", "gpt_neox"), ("causal", "gemma2"), ("causal", "granitemoe"), ("masked", "deberta-v2"), ("seq2seq", "bart"), ("image", "vit"), ("body", "patchtst")]
+SOME = [
+    ("causal", "gpt_neox"), ("causal", "gemma2"), ("causal", "granitemoe"), ("masked", "deberta-v2"), ("seq2seq", "bart"), ("image", "vit"),
+    ("body", "patchtst"),
+]  # fmt: skip
 TRUE = {
     ("longt5", "16-mixed"): "-1e10 is added to float16 scores: without precheck too 13 gradients are NaN under autocast, and none is in float64.",
     ("hy_v4", "bf16-mixed"): "Autocast has the router's product low for all its .float(): of 960 tokens 97 get other experts than in float64, and 1 "

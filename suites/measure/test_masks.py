@@ -127,8 +127,8 @@ def test_another_path_to_the_same_result_is_no_fault(precision: str) -> None:
 
 
 class OfTheBestScores(nn.Module):
-    """Attention to the best scores alone. Those that a low format makes equal to the last of these are kept as well. Scores of masked places are filled
-    with the least number of their format, and widened by a bias before they are handed on. Python reads one, so that float32 gets a run of its own."""
+    """Attention to the best scores alone. Those that a low format makes equal to the last of these are kept as well. Scores of masked places are
+    filled with the least number of their format, and widened by a bias. Python reads one score, so that float32 gets a run of its own."""
 
     def __init__(self) -> None:
         super().__init__()
