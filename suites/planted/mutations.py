@@ -15,10 +15,12 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -127,8 +129,9 @@ def harm(of: Network, change: Change, precision: str) -> float:
 
 def float32_harm(of: Network, change: Change, precision: str) -> float:
     """The same where the changed network computes all in float32."""
-    with Raised():
-        changed = parts(of.code(change), "32-true", change.function)  # type: ignore[arg-type]
+    code = of.code(change)  # type: ignore[arg-type]
+    with Raised(code):
+        changed = parts(code, "32-true", change.function)
     return _times(of, change, "32-true", changed, precision)
 
 
@@ -140,21 +143,41 @@ def _times(of: Network, change: Change, kind: str, changed: Parts, precision: st
 
 
 class Raised(TorchFunctionMode):
-    """float32 wherever code names a low format."""
+    """float32 wherever code names a low format, but not while the model is made: `measure` is given the model as it is."""
+
+    def __init__(self, code: ModuleType) -> None:
+        super().__init__()
+        self.made, make = False, code.make
+
+        def making() -> torch.nn.Module:
+            self.made = False
+            model: torch.nn.Module = make()
+            self.made = True
+            return model
+
+        code.make = making  # type: ignore[attr-defined]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.made:
+            return func(*args, **(kwargs or {}))
+
         def raised(value: Any) -> Any:
             return torch.float32 if value is torch.bfloat16 or value is torch.float16 else value
 
         return func(*map(raised, args), **{key: raised(value) for key, value in (kwargs or {}).items()})
 
 
-def told(of: Network, change: Change | None, precision: str) -> tuple[bool, bool, str]:
-    """Whether `measure` finds an error, whether the first one is on a changed line, and what it says. None: the network as it is."""
+def told(of: Network, change: Change | None, precision: str) -> dict[str, Any]:
+    """What `measure` says: whether there is an error (`found`), whether the first one is on a changed line (`at`) or names one in its words (`named`).
+    None: the network as it is."""
     report = precheck.measure(**arguments(of.code(change)), precision=precision)  # type: ignore[arg-type]
-    line = report.errors[0].source.rpartition(":")[2] if report.errors else ""
-    said = "".join(f"{each.rule} {each.source.rpartition('/')[2]}: {each.message}"[:250] for each in report.errors[:1])
-    return bool(report.errors), change is not None and line.isdigit() and int(line) in change.lines, said
+    if not report.errors:
+        return {"found": False, "at": False, "named": False}
+    first = report.errors[0]
+    places = {f".py:{number}" for number in change.lines} if change else set()
+    words = re.findall(r"\.py:\d+", f"{first.source} {first.message} {first.cause} {first.advice}")
+    said = f"{first.rule} {first.source.rpartition('/')[2]}: {first.message}"[:250]
+    return {"found": True, "at": first.source[first.source.rfind(".py:") :] in places, "named": bool(places & set(words)), "told": said}
 
 
 def drawn(of: Network, precision: str, kinds: list[str], seed: str) -> list[Change]:
@@ -180,27 +203,23 @@ def judged(of: Network, change: Change, precision: str, harmless: bool) -> dict[
     except Exception as error:  # the changed code may not run: then nobody would ship it
         return line | {"raised": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
     if (line["harm"] >= LEAST and line["float32"] < LEAST) or (line["harm"] < LEAST and harmless):
-        line["found"], line["at"], line["told"] = told(of, change, precision)
+        line |= told(of, change, precision)
     return line
 
 
 def table(lines: list[dict[str, Any]]) -> list[str]:
     """For each kind: how many changes run, do harm, are found, and are accused without harm."""
-    rows = ["| kind | changes that run | do harm | found | on the line | the same in float32 | harmless and measured | accused |", "|" + "---|" * 8]
+    rows = [
+        "| kind | changes that run | do harm | found | on the line | its line named | the same in float32 | harmless and measured | accused |",
+        "|" + "---|" * 9,
+    ]
     for kind in (*sorted({each["kind"] for each in lines}), None):
         ran = [each for each in lines if kind in (None, each["kind"]) and "raised" not in each]
         bugs = [each for each in ran if each["harm"] >= LEAST and "found" in each]
         healthy = [each for each in ran if each["harm"] < LEAST and "found" in each]
         same = sum(each["float32"] >= LEAST for each in ran)
-        figures = [
-            len(ran),
-            len(bugs),
-            sum(e["found"] for e in bugs),
-            sum(e["at"] for e in bugs),
-            same,
-            len(healthy),
-            sum(e["found"] for e in healthy),
-        ]
+        told_of = [sum(each[name] for each in bugs) for name in ("found", "at", "named")]
+        figures = [len(ran), len(bugs), *told_of, same, len(healthy), sum(each["found"] for each in healthy)]
         rows.append(f"| {kind or 'all'} | {' | '.join(map(str, figures))} |")
     return rows
 
