@@ -168,7 +168,7 @@ class Raised(TorchFunctionMode):
 
 
 def told(of: Network, change: Change | None, precision: str) -> dict[str, Any]:
-    """What `measure` says: whether there is an error (`found`), whether the first one is on a changed line (`at`) or names one in its words (`named`).
+    """Whether `measure` finds an error (`found`), and whether the first one is on a changed line (`at`) or names one in its words (`named`).
     None: the network as it is."""
     report = precheck.measure(**arguments(of.code(change)), precision=precision)  # type: ignore[arg-type]
     if not report.errors:
