@@ -143,13 +143,13 @@ def order(node: ast.AST, held: Held, low: str) -> Iterator[Place]:
     left, right = widened(node.left), widened(node.right)
     if left is not None or right is not None:
         yield Place(node, f"({held(left or node.left)} - ({held(right or node.right)})).float()")
-    yield Place(node, f"(({held(node.left)}).to({low}) - {low_of(node.right, held, low)})", wide=True)
+    yield Place(node, f"({low_of(node.left, held, low)} - {low_of(node.right, held, low)})", wide=True)
 
 
 def ratio(node: ast.AST, held: Held, low: str) -> Iterator[Place]:
     """A quotient of low numbers."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        yield Place(node, f"(({held(node.left)}).to({low}) / {low_of(node.right, held, low)})", wide=True)
+        yield Place(node, f"({low_of(node.left, held, low)} / {low_of(node.right, held, low)})", wide=True)
 
 
 def low_of(node: ast.expr, held: Held, low: str) -> str:
