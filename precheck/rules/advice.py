@@ -45,7 +45,7 @@ def widened(operation: Operation, wide: str) -> str:
         return f"pass dtype=torch.{wide} to {operation.base.strip('_')}"
     if operation.in_place and made != wide:
         return _stored(operation, made, wide)
-    if operation.autocast and operation.base in ops.PRODUCTS:
+    if operation.autocast and not operation.autocast_left and operation.base in ops.PRODUCTS:
         return uncast(operation, wide)
     if line := since(operation):
         return f"stay in {wide} from {line} on"

@@ -134,8 +134,7 @@ def tried(of: Published, change: Change, precision: str, harmless: bool) -> dict
     except Exception as error:  # the changed code may not run: then nobody would ship it
         return line | {"raised": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
     if line["harm"] >= LEAST or harmless:
-        found, at = told(of, change, precision)  # type: ignore[arg-type]
-        line |= {"found": found, "at": at}
+        line |= told(of, change, precision)  # type: ignore[arg-type]
     return line
 
 

@@ -67,7 +67,7 @@ def test_a_change_of_a_published_module_is_named_on_its_line() -> None:
         change = next(each for each in changed.changes(of.text, "torch.bfloat16") if each.new == "(emb).to(torch.bfloat16)")
         assert change.kind == "read"
         assert changed.harm(of, change, "bf16-mixed") > changed.LEAST
-        assert changed.told(of, change, "bf16-mixed") == (True, True)
-        assert not changed.told(of, None, "bf16-mixed")[0]
+        assert changed.told(of, change, "bf16-mixed")["at"]
+        assert not changed.told(of, None, "bf16-mixed")["found"]
     finally:
         changed.lengthen(24)

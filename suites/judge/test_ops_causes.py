@@ -30,6 +30,16 @@ def stored(graph: Graph, name: str = "mul.Tensor", **makes: Any) -> Any:
     return graph.op(name, given(), makes={"drift": ROUNDED} | makes)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_wide_function_amplifies_was_rounded_before_it(dtype: str) -> None:
+    """`its rounding` was said of an exponential in float32, which rounds nothing. A function in a low format may be what errs."""
+    graph = Graph()
+    low = stored(graph)
+    wide = graph.op("_to_copy.default", low, makes={"dtype": "float32", "drift": ROUNDED})
+    grown = graph.op("exp.default", wide, makes={"dtype": dtype, "drift": 8 * ROUNDED})
+    assert causes.error_source(grown) is (low.maker if dtype == "float32" else grown.maker)
+
+
 TIMES = torch.linspace(100.0, 101.0, 64)
 NEAR_ONE = torch.linspace(0.99, 1.01, 64)
 

@@ -179,8 +179,8 @@ def _made_itself(operation: Operation, value: Value, source: Value) -> bool:
         return False  # it halves the relative error of each element, and only makes small elements count for more
     if operation.base == "mul":  # two numbers off by a and b make a product off by a + b + ab
         carried = max(carried, (math.prod(1 + each.drift for each in operation.inputs) - 1) / 2)
-    if 2 * carried < total:
-        return not summed or elements(source) <= elements(value) or value.low
+    if 2 * carried < total:  # an exponential in a wide format only amplifies what was rounded before it
+        return value.low or (elements(source) <= elements(value) if summed else operation.base not in ops.EXPONENTIALS)
     cancelled = summed and chance.smallest_share_by_chance(elements(value)) * carried**2 > total**2  # the errors have one origin
     return stored and (cancelled or carried <= math.sqrt(1 - MADE_BY_OP**2) * total)
 

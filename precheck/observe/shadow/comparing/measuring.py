@@ -47,14 +47,16 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
 
 
 def _since(call: Call, dtype: torch.dtype) -> Origin | None:
-    """The user's line whose cast or factory makes the low result of a call low: without it the op would be wide. Notes the operands' on the op."""
+    """The user's line whose cast or factory makes the low result of a call low: without it the op would be wide. Notes the operands' on the op.
+    A product is low without it, since autocast makes it so or its weights are low, but not where the block has turned autocast off."""
     operation, base = call.operation, call.plan.base
     if operation.autocast and not operation.derived:
         operation.cuda_off = cuda_blocks.inside()
         _cast_for(call)
-    if operation.plain or operation.converts or operation.derived or base in ops.PRODUCTS or dtype is torch.float32:  # which nobody decided
-        return None
     given = [value.since for value in call.inputs if value.low]
+    asked = base not in ops.PRODUCTS or (operation.autocast_left and given and all(given))
+    if operation.plain or operation.converts or operation.derived or not asked or dtype is torch.float32:  # which nobody decided
+        return None
     origin = next(filter(None, given), None)
     operation.since = (dtype_name(dtype), origin) if origin else None
     if given or not (base in ops.CASTS or not call.inputs):

@@ -96,7 +96,7 @@ def ratio(part: float, whole: float) -> float:
 
 @numpy.errstate(all="ignore")
 def apart(run: torch.Tensor, shadow: torch.Tensor) -> float:
-    """The relative error |run - shadow| / |shadow| of two tensors of one shape. An element whose error is not finite counts as zero."""
+    """The relative error |run - shadow| / |shadow| of two tensors of one shape. Masked elements and those whose error is not finite count as zero."""
     if run.is_complex():
         run, shadow = torch.view_as_real(run.resolve_conj()), torch.view_as_real(shadow.resolve_conj())
     if run.numel() <= ROOM:
@@ -106,8 +106,9 @@ def apart(run: torch.Tensor, shadow: torch.Tensor) -> float:
         if math.isfinite(off) and FAINT < size < MASKED:
             return ratio(off, size)
     run, shadow = run.reshape(-1), shadow.reshape(-1)
+    known = shadow.abs() <= MASKED
     error = torch.nan_to_num(run.to(shadow.dtype) - shadow, nan=0.0, posinf=0.0, neginf=0.0)
-    return ratio(norm(error), norm(shadow))
+    return ratio(norm(error * known), norm(shadow.where(known, 0)))
 
 
 def share(mask: torch.Tensor) -> float:
