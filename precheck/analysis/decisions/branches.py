@@ -7,10 +7,10 @@ program. What the loop gives is a result, and shows the harm if the loop ended t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 
 from precheck import ops
 from precheck.analysis.limit import Limit
+from precheck.analysis.propagation.causes import before_joins
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -101,11 +101,6 @@ def _iterated(one: Value, other: Value, between: int | None) -> bool:
     return any((line, name, not first) in later for line, name, first in earlier)
 
 
-def _makers(value: Value) -> Iterator[Operation]:
+def _makers(value: Value) -> list[Operation]:
     """The ops that made what was moved, kept or chosen to become the value."""
-    walk = Walk([value], NEARBY)
-    for each in walk:
-        if each.maker is not None and each.maker.base in ops.MOVING:
-            walk.follow(each.maker.inputs)
-        elif each.maker is not None:
-            yield each.maker
+    return [each.maker for each in before_joins(value) if each.maker is not None]

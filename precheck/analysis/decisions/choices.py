@@ -18,6 +18,7 @@ from precheck.analysis.decisions.branches import BRANCHES, count_of_differing_an
 from precheck.analysis.facts import Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.attribution import written
+from precheck.analysis.propagation.causes import before_copies
 from precheck.analysis.propagation.provenance import elements
 from precheck.analysis.propagation.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -61,9 +62,7 @@ def made_equal(scores: Value) -> Value | None:
 
 def _asked_for(stored: Value) -> bool:
     """Whether the precision asks for a low tensor: a product made it, or torch's own module, and it was only moved since."""
-    maker = stored.maker
-    while maker is not None and maker.base in ops.MOVING - ops.CASTS and maker.inputs:
-        maker = maker.inputs[0].maker
+    maker = before_copies(stored).maker
     return maker is not None and (maker.base in ops.PRODUCTS or not written(maker))
 
 

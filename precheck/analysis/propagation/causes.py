@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from precheck import formats, ops
 from precheck.analysis import chance
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.output_impact import GARBAGE
-from precheck.analysis.propagation.provenance import absolute_error, determined, elements, ops_on_the_way, rms, zero_origin
+from precheck.analysis.propagation.provenance import absolute_error, elements, ops_on_the_way, rms, zero_origin
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.op_notes import Past
 from precheck.observe.shadow.operations import Operation, Value
@@ -263,20 +262,6 @@ def given_low(value: Value) -> bool:
             return maker.plain
         source = maker.drifting
     return True
-
-
-def stored_too_soon(operation: Operation, value: Value) -> bool:
-    """Whether a difference is of what the block has cast to a low format, and a subtraction before the cast would lose no digit.
-
-    Either the other term is a wide tensor that was made from no low one, or both are parts of one tensor, or it is a Python number, and most results
-    have no correct digit: the cast left nothing of how they differ. In the reference the difference of a number and its own rounding, or of two
-    copies of one number, is about zero. Such differences do not count.
-    """
-    stored = [source for source in operation.inputs if source.kept_low]
-    at_hand = any(source.maker is None and not source.low for source in operation.inputs)
-    enough = elements(value) >= RESULTS or (operation.base in ops.ADDITIONS and len(operation.inputs) == 1)
-    garbage = enough and value.dead >= GARBAGE and len({before_copies(source) for source in operation.inputs}) == 1
-    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(value) and all(map(cast_from_given, stored))
 
 
 def cast_from_given(value: Value) -> bool:

@@ -14,8 +14,8 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import drift
-from precheck.analysis.propagation.output_impact import ROUNDINGS, ends_wrong, hidden_by_larger_terms
-from precheck.analysis.propagation.provenance import FINEST, absolute_error, effective_roundoff, elements, rms
+from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, ends_wrong, hidden_by_larger_terms
+from precheck.analysis.propagation.provenance import FINEST, absolute_error, determined, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.remainders import remainder_of, takes_from_codes
 from precheck.analysis.unrepresentable.amounts import are_amounts, harmless_in_results
@@ -180,7 +180,21 @@ def as_stored(operation: Operation, value: Value, stored: list[Value]) -> bool:
     `stored`: what it reads that was stored low."""
     given = not value.low and all(causes.given_low(source) for source in stored)
     left = takes_back(operation) or remainder_of(operation) is not None  # of a sum: Kahan's remainder, in one step or two
-    return left or takes_from_codes(operation) or (given and not causes.stored_too_soon(operation, value))
+    return left or takes_from_codes(operation) or (given and not _stored_too_soon(operation, value))
+
+
+def _stored_too_soon(operation: Operation, value: Value) -> bool:
+    """Whether a difference is of what the block has cast to a low format, and a subtraction before the cast would lose no digit.
+
+    Either the other term is a wide tensor that was made from no low one, or both are parts of one tensor, or it is a Python number, and most results
+    have no correct digit: the cast left nothing of how they differ. In the reference the difference of a number and its own rounding, or of two
+    copies of one number, is about zero. Such differences do not count.
+    """
+    stored = [source for source in operation.inputs if source.kept_low]
+    at_hand = any(source.maker is None and not source.low for source in operation.inputs)
+    enough = elements(value) >= causes.RESULTS or (operation.base in ops.ADDITIONS and len(operation.inputs) == 1)
+    garbage = enough and value.dead >= GARBAGE and len({causes.before_copies(source) for source in operation.inputs}) == 1
+    return (at_hand or garbage) and bool(stored) and bool(value.norm) and determined(value) and all(map(causes.cast_from_given, stored))
 
 
 def abated(cause: Operation | None, value: Value) -> bool:
