@@ -34,7 +34,7 @@ def test_a_comparison_that_makes_the_block_raise_names_the_rounding_behind_it() 
     assert error.rule == "absorption"
     assert error.op == "aten.add.Tensor"
     assert "aten.gt.Tensor" in error.message
-    assert error.message.endswith("gives another answer than in the reference, and the block raised RuntimeError")
+    assert error.message.endswith("gives another answer than in the reference, and the code raised RuntimeError")
     with precheck.watch() as report:
         integrate(torch.float32)
     assert not report.errors, report.summary()
