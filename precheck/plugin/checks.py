@@ -175,5 +175,5 @@ class CheckPrecision(Verdicts):
         from precheck.words import printable
 
         if not isinstance(error, GoldenMissing):
-            return printable(str(error))
+            return printable(str(error)).replace(str(golden), self.shown(golden))
         return f"no golden for this test at {self.shown(golden)}; record it with: {command(self.item, '--golden-refresh=missing', '32-true')}"
