@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from precheck.findings import RULES, Finding, Phase, Report, Row
-from precheck.kernels import number_kinds
+from precheck.kernels import number_kinds, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.causes import Cause
 from precheck.kernels.session import SessionResult
-from precheck.kernels.trial_result import Judged
+from precheck.kernels.trial_result import Fault, Judged
 from precheck.kernels.trials import Trial
 
 
@@ -61,6 +62,10 @@ _CONTRACT = {
 """The cures for candidates that give no result to compare, by the kind of the fault."""
 
 
+_INFERENCE = "write its backward pass; or, if it is for inference only, pass gradients=False"
+"""The cure for a candidate without a derivative."""
+
+
 def _findings(told: SessionResult, bench: Bench) -> list[Finding]:
     found = [Finding(rule, "warning", text) for rule, text in told.warnings]
     if told.unjudged:
@@ -90,7 +95,17 @@ def _error(judged: Judged, cause: Cause, bench: Bench) -> Finding:
     measured = fault.distance.ratio if fault.distance is not None else None
     text = f"{fault.text}{why} (inputs: {described(judged.trial, bench)})"
     advice = _IN_RANGE if cause.beyond else _CONTRACT.get(fault.kind, "") if cause.rule == "kernel-contract" else ""
+    if _has_no_derivative(judged, fault, bench):
+        advice = _INFERENCE
     return Finding(cause.rule, "error", text, phase=phase, tensor=fault.subject, measured=measured, limit=1.0, advice=advice)
+
+
+def _has_no_derivative(judged: Judged, fault: Fault, bench: Bench) -> bool:
+    """Whether a gradient is missing, the backward pass raises, or the forward pass does and only where a gradient is asked for."""
+    if fault.kind != "crash" or fault.backward or not bench.wishes.gradients:
+        return fault.backward and (fault.kind == "crash" or (fault.kind == "missing" and fault.distance is not None))
+    made, wishes = bench.make(judged.trial), dataclasses.replace(bench.wishes_of(judged.trial), gradients=False)
+    return running.run(bench.candidate, bench.example, made.values, made.numbers, wishes).error is None
 
 
 def described(trial: Trial, bench: Bench) -> str:

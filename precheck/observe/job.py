@@ -103,10 +103,11 @@ def made_optimizer(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimi
 
 def nothing_to_compare(result: Any) -> NoReturn:
     """Raises InputError for a model that returned `result`, in which nothing could be recorded."""
-    found = ", ".join(dict.fromkeys(f"a tensor of {dtype_name(each.dtype)}" for _, each in tensors(result)))
+    found = ", ".join(dict.fromkeys(f"a {'nested ' * each.is_nested}tensor of {dtype_name(each.dtype)}" for _, each in tensors(result)))
     raise InputError(
         f"the model returned {found or type(result).__name__}, in which there is no dense floating-point tensor to compare, and no module in "
         "it returns one; return what is computed (tensors may be in tuples, lists, dicts and dataclasses), or pass loss=lambda out: ..."
+        + ("; of a nested tensor return its .values()" if "nested" in found else "")
         + ("; numbers in float8 are codes: return what they stand for" if "float8" in found else "")
     )
 

@@ -226,8 +226,8 @@ def _settle(value: torch.Tensor, fmt: Format, scale: float) -> None:
 
 
 def _exempt(tensor: torch.Tensor) -> bool:
-    """Whether a tensor gets no noise: expanded tensors, and whole numbers (positions, counts, one-hot rows), which are not rounded."""
-    return _overlaps_itself(tensor) or (not tensor.is_complex() and _whole(tensor))
+    """Whether a tensor gets no noise: expanded tensors, and whole numbers (positions, counts, one-hot rows) and codes, which are not rounded."""
+    return tensor.is_quantized or _overlaps_itself(tensor) or (not tensor.is_complex() and _whole(tensor))
 
 
 def _whole(tensor: torch.Tensor) -> bool:

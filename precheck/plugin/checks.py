@@ -82,7 +82,10 @@ class CheckPrecision(Verdicts):
         """Records the golden if it is missing or has changed. The report is empty, and says what was done."""
         from precheck.goldens.lifecycle import refresh
         from precheck.measurement import job_of
+        from precheck.observe.job import InputError
 
+        if not golden.exists() and _draws(self.item):
+            raise InputError(_DRAWN)
         which = self.item.config.stash[KEY].refresh or "changed"
         done = refresh(golden, job_of(**given), which)
         self.note(golden, refreshed=done.status, changes=list(done.lines))
@@ -175,5 +178,20 @@ class CheckPrecision(Verdicts):
         from precheck.words import printable
 
         if not isinstance(error, GoldenMissing):
-            return printable(str(error))
+            return printable(str(error)).replace(str(golden), self.shown(golden))
+        if _draws(self.item):
+            return _DRAWN
         return f"no golden for this test at {self.shown(golden)}; record it with: {command(self.item, '--golden-refresh=missing', '32-true')}"
+
+
+_DRAWN = (
+    "@given draws other inputs in each run, and a golden holds those of one; let the test ask for precision instead of check_precision, and write "
+    "precheck.measure(model, inputs, precision=precision).raise_for_errors()"
+)
+
+
+def _draws(item: pytest.Item) -> bool:
+    """Whether hypothesis draws the inputs of a test anew in each run."""
+    test = getattr(item, "obj", None)
+    settings = getattr(test, "_hypothesis_internal_use_settings", None)
+    return getattr(test, "is_hypothesis_test", False) and not getattr(settings, "derandomize", False)

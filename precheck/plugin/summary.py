@@ -157,11 +157,12 @@ def _alone(checks: list[Check]) -> list[str]:
 
 
 def _refreshed(results: Results) -> list[str]:
-    if not results.settings.refresh or not results.checks:
+    checks = [check for check in results.checks if not check.watched]
+    if not results.settings.refresh or not checks:
         return []
-    counts = Counter(check.refreshed or "not recorded" for check in results.checks)
+    counts = Counter(check.refreshed or "not recorded" for check in checks)
     told = ["goldens: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))]
-    for check in results.checks:
+    for check in checks:
         if check.refreshed in ("written", "changed"):
             told.append(f"  {check.refreshed}  {shown(Path(check.golden), results.root)}")
             told += [f"      {change}" for change in check.changes[:_SHOWN_CHANGES]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import tokenize
 from pathlib import Path
@@ -19,9 +20,7 @@ def excerpt(source: str, start: Path) -> dict[str, Any]:
     A relative path is below `start`. Only Python files are opened, since a report from elsewhere may name any file.
     """
     path, line = file_and_line(source)
-    if not path.endswith(".py"):
-        return {}
-    lines = _lines(start / path)
+    lines = _typed(path) or (_lines(start / path) if path.endswith(".py") else [])
     if not 0 < line <= len(lines):
         return {}
     first = max(1, line - AROUND)
@@ -43,6 +42,12 @@ def file_and_line(source: str) -> tuple[str, int]:
     """The path and the line of "models/gpt.py:88"; "" and 0 for a text without a line."""
     path, _, number = source.rpartition(":")
     return (path, int(number)) if path and number.isdecimal() and len(number) <= MOST_DIGITS else ("", 0)
+
+
+def _typed(name: str) -> list[str]:
+    """The lines of code that has no file, such as a cell of a notebook, which Python keeps for its tracebacks: it has no time of modification."""
+    kept = linecache.cache.get(name, ())
+    return [text.rstrip("\n") for text in kept[2]] if len(kept) == 4 and kept[1] is None else []
 
 
 def _lines(path: Path) -> list[str]:

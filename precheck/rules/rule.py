@@ -109,7 +109,7 @@ class Rule:
         if isinstance(fact, Broken):  # a rounding moved an argument onto a pole
             return f"this rounding moves a number to where {fact.where} has no finite result: {fact.what}"
         if isinstance(fact, Decided):
-            return f"by this rounding {placed(fact.comparison)} gives another answer than in the reference, and the block raised {fact.raised}"
+            return f"by this rounding {placed(fact.comparison)} gives another answer than in the reference, and the code raised {fact.raised}"
         if isinstance(fact, OwnError):
             return fact.found + self.own_error(fact)
         if isinstance(fact, Misrounded):  # a difference whose terms were rounded before

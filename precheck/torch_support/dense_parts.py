@@ -38,11 +38,16 @@ def composed(tensor: torch.Tensor) -> bool:
 
 
 def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The dense tensors that a tensor consists of, by name. A dense tensor is its own part, named "". Unknown layouts have no parts."""
+    """The dense tensors that a tensor consists of, by name. A dense tensor is its own part, named "". Unknown layouts have no parts.
+
+    torch's own quantised tensors, and nested ones that are not jagged, are strided to torch, and yet few ops read them.
+    """
     if composed(tensor):
         return {f"{name}{'.' if deeper else ''}{deeper}": dense for name, part in _made_of(tensor).items() for deeper, dense in parts(part).items()}
+    if tensor.layout is torch.strided and tensor.is_nested:
+        return {"values": tensor.values()}
     if tensor.layout is torch.strided:
-        return {"": tensor}
+        return {"": tensor.dequantize() if tensor.is_quantized else tensor}
     known = coalesced(tensor.detach())
     return {name: getattr(known, name)() for name in LAYOUTS.get(tensor.layout, ())}
 

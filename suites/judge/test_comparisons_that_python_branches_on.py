@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def test_a_comparison_that_makes_the_block_raise_names_the_rounding_behind_it() 
     assert error.rule == "absorption"
     assert error.op == "aten.add.Tensor"
     assert "aten.gt.Tensor" in error.message
-    assert error.message.endswith("gives another answer than in the reference, and the block raised RuntimeError")
+    assert error.message.endswith("gives another answer than in the reference, and the code raised RuntimeError")
     with precheck.watch() as report:
         integrate(torch.float32)
     assert not report.errors, report.summary()
@@ -117,6 +118,25 @@ def test_comparisons_of_whole_numbers_have_one_right_answer() -> None:
     assert "its rounding changes whole numbers that aten." in error.message
     assert not equal_lengths(0.1).errors  # half has them
     assert not equal_lengths(1, whole=False).errors  # of two lengths that differ by a rounding, either may be the larger
+
+
+def alarms(clock: torch.dtype, alarm: torch.dtype) -> precheck.Report:
+    """How often an alarm rings that is set anew for the third turn from when it has rung, by a clock of turns that is past 2^24."""
+    with precheck.watch(precision="32-true") as report:
+        now, due, rung = torch.tensor(2.0**24 - 16, dtype=clock), torch.tensor(2.0**24 - 13, dtype=alarm), torch.zeros(())
+        for _ in range(60):
+            now = now + 1
+            rung, due = torch.where(now >= due, rung + 1, rung), torch.where(now >= due, due + 3, due)
+    return report
+
+
+def test_the_cure_of_a_comparison_of_large_whole_numbers_names_both_of_its_sides() -> None:
+    """As long as the clock stands still, nothing shows that the alarm will."""
+    (error,) = alarms(torch.float32, torch.float32).errors
+    assert re.search(r"^call \.double\(\) on what this line reads; keep what aten\.ge\.Tensor at .* compares it with in float64 too$", error.remedy)
+    (error,) = alarms(torch.float64, torch.float32).errors
+    assert error.remedy == "call .double() on what this line reads"
+    assert not alarms(torch.float64, torch.float64).findings
 
 
 def test_a_call_that_does_no_harm_hides_no_later_call_of_its_line_that_does() -> None:

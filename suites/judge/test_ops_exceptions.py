@@ -41,7 +41,7 @@ def compared_long_ago() -> torch.Tensor:
 
 def test_a_comparison_that_came_out_otherwise_before_an_exception_is_told() -> None:
     finds(compared, "underflow", raises=ValueError, says="1e-09 in the reference became zero here; aten.gt.Scalar at ")
-    finds(compared, "underflow", raises=ValueError, says="came out otherwise, and the block raised ValueError")
+    finds(compared, "underflow", raises=ValueError, says="came out otherwise, and the code raised ValueError")
 
 
 def test_else_a_question_is_no_fault() -> None:
@@ -59,7 +59,7 @@ def looked_up() -> Any:
 
 
 def test_a_number_that_python_read_counts_where_python_refuses_numbers() -> None:
-    finds(divided, "underflow", raises=ZeroDivisionError, says="and the block raised ZeroDivisionError")
+    finds(divided, "underflow", raises=ZeroDivisionError, says="and the code raised ZeroDivisionError")
     passes(looked_up, raises=KeyError)
 
 

@@ -77,7 +77,7 @@ def test_a_matrix_that_has_factors_in_float64_alone_is_told() -> None:
     with pytest.raises(torch.linalg.LinAlgError), precheck.watch(precision="32-true") as report:
         factors(SINGLE, 1e-6)
     assert [finding.rule for finding in report.errors] == ["amplified-rounding"], report.summary()
-    assert "gives another answer than in the reference, and the block raised _LinAlgError" in report.errors[0].message
+    assert "gives another answer than in the reference, and the code raised _LinAlgError" in report.errors[0].message
 
 
 def test_a_matrix_that_has_no_factors_at_all_is_not() -> None:

@@ -76,6 +76,24 @@ def test_a_broken_kernel_is_told_in_these_words_and_its_twin_passes(name: str) -
     assert not report.errors, report.summary()
 
 
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+
+def _in_place(x: torch.Tensor) -> torch.Tensor:
+    return x.clone().copy_(torch.from_numpy(x.numpy())).sin_()
+
+
+@pytest.mark.parametrize("candidate", [lambda x: x.detach().sin(), _Forward.apply, _in_place], ids=["cut", "no backward", "not where one is asked"])
+def test_a_candidate_without_a_derivative_is_told_how_it_is_judged_without(candidate: Any) -> None:
+    example = torch.linspace(-1, 2, 12).reshape(3, 4)
+    (error,) = precheck.compare_kernels(candidate, torch.sin, example, trials=20).errors
+    assert error.remedy == "write its backward pass; or, if it is for inference only, pass gradients=False", error
+    assert not precheck.compare_kernels(candidate, torch.sin, example, gradients=False, trials=4).errors
+
+
 def _divides(x: torch.Tensor) -> torch.Tensor:
     return x / (1 // 0)
 

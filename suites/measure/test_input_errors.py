@@ -93,6 +93,7 @@ class Keeps(nn.Module):
         return self
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
 @pytest.mark.parametrize(
     ("model", "found"),
     [
@@ -100,8 +101,9 @@ class Keeps(nn.Module):
         (Keeps(), "Keeps"),
         (lambda x: None, "NoneType"),
         (lambda x: x.to_sparse(), "a tensor of float32"),
+        (lambda x: torch.nested.nested_tensor([x, x]), "a nested tensor of float32"),
     ],
-    ids=["choices", "itself", "nothing", "sparse"],
+    ids=["choices", "itself", "nothing", "sparse", "nested"],
 )
 def test_a_model_of_which_nothing_could_be_compared_is_refused(model: Any, found: str) -> None:
     message = f"the model returned {found}, in which there is no dense floating-point tensor to compare"

@@ -15,6 +15,7 @@ from precheck.formats import TF32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import write
 from precheck.measurement import job_of
+from precheck.observe.recording.digest import Digest
 from precheck.observe.state import rounded_to
 from precheck.torch_support.dense_parts import parts
 from precheck.torch_support.emulation import rounded
@@ -80,6 +81,27 @@ def test_a_golden_tells_other_values_and_places(graph: tuple[nn.Module, torch.Te
     assert not rules(edges)
     assert rules(edges * 2)[0] == "golden-stale"
     assert rules(edges.flip(0))[0] == "golden-stale"
+
+
+STORED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nested": lambda dense: torch.nested.nested_tensor([dense[:3], dense[3:]]),
+    "quantised": lambda dense: torch.quantize_per_tensor(dense, 0.05, 0, torch.qint8),
+}
+READ: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"nested": lambda given: given.values().view(8, 8), "quantised": torch.Tensor.dequantize}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage", "ignore:.*other quantized tensor creation functions")
+@pytest.mark.parametrize("form", STORED)
+def test_a_golden_tells_other_values_of_what_torch_calls_strided_and_few_ops_read(form: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    dense, layer, golden = torch.randn(8, 8), nn.Linear(8, 3), tmp_path / "graph.safetensors"
+    model, loss = (lambda given: layer(READ[form](given))), torch.mean
+    write(golden, lifecycle.record(job_of(model, STORED[form](dense), loss=loss)))
+    assert not precheck.check(model, STORED[form](dense), golden=golden, loss=loss).findings
+    assert precheck.check(model, STORED[form](dense.flip(0)), golden=golden, loss=loss).findings[0].rule == "golden-stale"
+    held = Digest()
+    held.add("inputs", STORED[form](dense))
+    assert not held.finish()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -235,3 +235,26 @@ def test_the_frames_of_a_fault_in_precheck_itself_are_kept() -> None:
     assert Path(frames.tb_frame.f_code.co_filename) == Path(__file__)
     inner = caught.value.with_traceback(caught.value.__traceback__ and caught.value.__traceback__.tb_next)
     assert users_frames(inner) is inner.__traceback__
+
+
+DRAWN = """
+from hypothesis import HealthCheck, given, settings, strategies
+
+@settings(max_examples=2, deadline=None, derandomize={derandomize}, suppress_health_check=list(HealthCheck))
+@given(rows=strategies.integers(1, 4))
+def test_drawn(check_precision, rows):
+    check_precision(make(), data()[:rows])
+"""
+
+
+@pytest.mark.parametrize("option", ["--golden-refresh", "--precision=bf16"])
+def test_inputs_that_hypothesis_draws_in_each_run_have_no_golden(pytester: pytest.Pytester, project: Project, option: str) -> None:
+    project(DRAWN.format(derandomize=False), record=False)
+    result = pytester.runpytest_inprocess(option)
+    result.stdout.fnmatch_lines(["@given draws other inputs in each run*precheck.measure(model, inputs, precision=precision).raise_for_errors()"])
+    assert not list(pytester.path.rglob("*.safetensors"))
+
+
+def test_inputs_that_hypothesis_draws_alike_in_each_run_have_one(pytester: pytest.Pytester, project: Project) -> None:
+    project(DRAWN.format(derandomize=True))
+    pytester.runpytest_inprocess("--precision=bf16").assert_outcomes(passed=1)

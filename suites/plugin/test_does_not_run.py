@@ -203,3 +203,35 @@ def test_an_index_that_inf_became_is_told_with_the_overflow(pytester: pytest.Pyt
         "reference is beyond the largest float16, 65504; cure: run module gate in float32*"
     )
     pytester.runpytest_inprocess("--precision=16-mixed").stdout.fnmatch_lines([told])
+
+
+GUARDED = """
+class Guarded(torch.nn.Module):
+    def forward(self, x):
+        y = x * 1e5
+        {guard}
+        return x
+
+def test_guarded(check_precision):
+    check_precision.needs_golden = False
+    check_precision(Guarded(), data())
+"""
+FINITE = 'if not y.isfinite().all(): raise RuntimeError("not finite:\\n" + str(y))'
+OVERFLOWED = "; by overflow: aten.mul.Tensor at test_it.py:*: * in the reference is beyond the largest float16, 65504; cure: *"
+
+
+@pytest.mark.parametrize(
+    ("guard", "told"),
+    [
+        (FINITE, "not finite" + OVERFLOWED),
+        ("assert y.isfinite().all(), 'not finite'", "not finite" + OVERFLOWED),
+        ("torch.distributions.Normal(y - y, 1.0)", "Expected parameter loc *found invalid values" + OVERFLOWED),
+        ("x = x + 1 / float(x[0, 0].abs() * 1e-9)", "ZeroDivisionError: *; by underflow: *the code raised ZeroDivisionError; cure: *"),
+        ("if x.dtype != torch.float32: raise RuntimeError('float32 only')", "float32 only (in float32 it runs; *"),
+    ],
+    ids=["raise", "assert", "torch", "zero", "other"],
+)  # fmt: skip
+def test_what_a_guard_in_python_saw_is_told_with_its_cause(pytester: pytest.Pytester, project: Project, guard: str, told: str) -> None:
+    """A guard says what it saw, and not where that came from. The last one has seen no Inf, so none is told."""
+    project(GUARDED.format(guard=guard), record=False)
+    pytester.runpytest_inprocess("--precision=16-true").stdout.fnmatch_lines([f"does not run in 16-true: test_it.py:* {told}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import linecache
 import re
 
 import pytest
@@ -136,3 +137,26 @@ def test_a_block_without_low_formats_is_said_to_have_been_compared_with_nothing(
     with precheck.watch(precision=precision) as report:
         pass
     assert report.summary().endswith(": nothing was watched, since no op of torch ran in this process")
+
+
+CELL = "positions = torch.arange(300)\nangles = positions.to(torch.bfloat16).sin()\nangles.sum().item()\n"
+
+
+@pytest.mark.parametrize("name", ["/tmp/ipykernel_4711/1234567.py", "<ipython-input-1-abc>", "<python-input-0>", "<stdin>"])
+def test_code_that_is_typed_has_its_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of a notebook has no file; Python keeps its lines for tracebacks. <stdin>'s it does not keep: there the number of the line is all."""
+    if name != "<stdin>":
+        monkeypatch.setitem(linecache.cache, name, (len(CELL), None, CELL.splitlines(keepends=True), name))
+    code = compile(CELL, name, "exec")
+    with precheck.watch() as report:
+        exec(code, {"torch": torch})
+    (finding,) = report.errors
+    assert (finding.rule, finding.source) == ("integer-rounding", f"{name}:2")
+    assert (f"    {name}:2  |  angles = positions.to(torch.bfloat16).sin()\n" in report.summary()) == (name != "<stdin>")
+
+
+def test_generated_code_has_the_line_that_runs_it() -> None:
+    code = compile(CELL, "<eval_with_key>.1", "exec")
+    with precheck.watch() as report:
+        exec(code, {"torch": torch})
+    assert "test_messages.py" in report.errors[0].source

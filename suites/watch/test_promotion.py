@@ -98,6 +98,25 @@ def test_float32_between_two_products_of_autocast_that_a_table_or_a_mask_makes_i
     assert re.search(rf"{cast}: \d+% of what the forward pass makes takes twice the memory", finding.message)
 
 
+@pytest.mark.parametrize("written_out", [False, True])
+def test_the_bias_that_a_linear_under_vmap_adds_is_torchs_to_mix(written_out: bool) -> None:
+    """Autocast casts the product's operands only. The user of a Linear can't cast its bias, who writes the sum out can."""
+    wide, last = nn.Linear(8, 16), nn.Linear(16, 2)
+    weight, bias = torch.randn(3, 16, 8), torch.randn(3, 16)
+
+    def one(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if written_out:
+            return x @ weight.T + bias
+        result: torch.Tensor = torch.func.functional_call(wide, {"weight": weight, "bias": bias}, (x,))
+        return result
+
+    x = torch.randn(32, 8)
+    with precheck.watch() as report, torch.autocast("cpu", LOW):
+        kept = last(torch.relu(torch.func.vmap(one)(weight, bias)))
+    assert [finding.rule for finding in report.findings] == ["dtype-leak"] * written_out
+    assert bool(kept.isfinite().all())
+
+
 def test_a_small_stretch_of_float32_is_not_worth_a_word() -> None:
     class Wide(nn.Module):
         def __init__(self) -> None:

@@ -43,7 +43,7 @@ def test_the_exception_carries_the_first_error() -> None:
     (finding,) = report.errors
     assert notes(raised.value) == [f"precheck.watch() found underflow before this: {finding.message}; cure: {finding.remedy}"]
     assert "1e-09 in the reference became zero here" in finding.message
-    assert "the block raised ZeroDivisionError" in finding.message
+    assert "the code raised ZeroDivisionError" in finding.message
 
 
 @NOTES

@@ -2,7 +2,8 @@
 
 Under autocast a float32 table, mask or scale makes activations float32, until the next product casts them back: an island. It costs memory and time,
 and the digits that it adds are lost at the cast. Some float32 was asked for: ops that autocast runs in float32 (norms, softmaxes), casts by the user,
-layers with float32 weights, and a residual stream that is float32 already.
+layers with float32 weights, and a residual stream that is float32 already. What a module of torch's own mixes (the bias of a Linear under `vmap`,
+the cell of an `LSTMCell`), its user cannot change on that line.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def islands(observation: Observation, readers: Readers) -> list[Island]:
     made = sum(elements(operation.outputs[0]) for operation in forward if not operation.parameter)
     found, grouped = list[Island](), set[Operation]()
     for operation in forward:
-        apart = operation.autocast and operation.base not in GATHERING and operation not in grouped
+        apart = operation.autocast and not operation.plain and operation.base not in GATHERING and operation not in grouped
         operands = _mixed_operands(operation) if apart else None
         island = _cast_back(operation, readers) if operands is not None else None
         if operands is None or island is None:

@@ -76,7 +76,7 @@ class MixedFormats(Fact):
 def facts_behind_exception(observation: Observation) -> list[Fact]:
     """At most one fact: on the last comparison, read or op before the block raised.
 
-    Comparisons and reads after the last op that made floats have led to the exception. The op to blame made a zero that the reference does not have,
+    The last comparisons and reads have led to the exception. The op to blame made a zero that the reference does not have,
     or else a rounding that changes the answer of a comparison. If there is none, it is a read of such a zero.
     """
     if not observation.raised or not observation.operations:
@@ -90,12 +90,12 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
         return _unstorable(last, last.refused) or _mixed(observation, last, last.refused)
     if mixed := _mixed_in_a_call(observation):
         return [mixed]
-    last_ops = list(itertools.takewhile(lambda operation: not operation.outputs, reversed(observation.operations)))
+    last_ops = last_reads(observation)
     zeros = [(operation, [value for value in operation.inputs if value.zeros and value.maker is not None]) for operation in last_ops]
     decisions = [(operation, found[0]) for operation, found in zeros if found]
     for operation, zero in decisions:
         if operation.flips is not None and operation.flips.changed:
-            return [fact_on_lost_number(zero, f"{placed(operation)} came out otherwise, and the block raised {observation.raised}")]
+            return [fact_on_lost_number(zero, f"{placed(operation)} came out otherwise, and the code raised {observation.raised}")]
     for operation in last_ops:
         cause = op_that_moved_argument(operation, observation) if operation.flips is not None and operation.flips.changed else None
         if cause is not None:
@@ -103,8 +103,13 @@ def facts_behind_exception(observation: Observation) -> list[Fact]:
             return [Decided(rule=rule_for(cause), operation=cause, measured=off, limit=limit, comparison=operation, raised=observation.raised)]
     for operation, zero in decisions:
         if operation.reads and observation.raised in REFUSALS:
-            return [fact_on_lost_number(zero, f"Python read it at {shortened(operation.blamed)}, and the block raised {observation.raised}")]
+            return [fact_on_lost_number(zero, f"Python read it at {shortened(operation.blamed)}, and the code raised {observation.raised}")]
     return []
+
+
+def last_reads(observation: Observation) -> list[Operation]:
+    """The comparisons and reads after the last op that made floats, the last first."""
+    return list(itertools.takewhile(lambda operation: not operation.outputs, reversed(observation.operations)))
 
 
 def _counted(observation: Observation) -> Counted | None:

@@ -56,7 +56,8 @@ class Digest:
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Takes a tensor into the digest, under a name."""
-        if tensor.layout is not torch.strided or tensor.is_meta or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        own = tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if not own or tensor.is_meta or tensor.is_nested or tensor.is_quantized:
             self.whole = False
             return
         values = tensor.detach().resolve_conj().resolve_neg().contiguous()

@@ -20,7 +20,7 @@ from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import causes
-from precheck.analysis.propagation.provenance import Origins, elements, placed, zero_origin
+from precheck.analysis.propagation.provenance import Origins, elements, placed, rms, zero_origin
 from precheck.analysis.unrepresentable import nonfinite
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.op_notes import Flips, Skew
@@ -71,7 +71,18 @@ class DecisionFlip(Rule):
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         operation = candidate.operation  # the comparison or choice, or what stored its operands low
         decides = operation.flips is not None or operation.base in ops.COMPARED
-        return f"{f'compare in {wide}: ' * decides}{widened(operation, wide)}"
+        return f"compare in {wide}: {widened(operation, wide)}" if decides else widened(operation, wide) + _other_side(operation, readers, wide)
+
+
+def _other_side(operation: Operation, readers: Readers, wide: str) -> str:
+    """The advice on what rounded whole numbers are compared with, if it is beyond what the format holds, too. Both sides of a comparison have to
+    leave the format: as long as one stands still, nothing shows that the other will."""
+    result = operation.outputs[0] if operation.outputs else None
+    for reader in readers.get(result, ()) if result is not None else ():
+        other = next((value for value in reader.inputs if value is not result and reader.base in ops.COMPARED), None)
+        if other is not None and other.maker is not None and other.low and rms(other) * other.roundoff >= 1:
+            return f"; keep what {placed(reader)} compares it with in {wide} too"
+    return ""
 
 
 def _meant(operation: Operation, flips: Flips) -> bool:

@@ -38,7 +38,7 @@ class IntegerRounding(Rule):
                     f"at least {value.wholes_moved} changed")  # fmt: skip
         if isinstance(fact, Counted):
             return (f"{fact.measured:.0f} becomes {fact.became:.0f} in {fact.read.inputs[0].dtype}, which holds every whole number only up to "
-                    f"{fact.limit:.0f}; Python reads it at {shortened(fact.read.blamed)}, and the block raised {fact.raised}, whose message has both "
+                    f"{fact.limit:.0f}; Python reads it at {shortened(fact.read.blamed)}, and the code raised {fact.raised}, whose message has both "
                     f"numbers")  # fmt: skip
         if isinstance(fact, Misindexed):
             return (f"{fact.was:.0f} becomes {fact.became:.0f}, beyond all integers of the reference, since the number was rounded to {fact.dtype} "

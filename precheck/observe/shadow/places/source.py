@@ -36,6 +36,8 @@ RUNNER = str(Path("observe") / "training.py")
 AUTOCAST = autocast.__file__
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
+_PROMPTS = ("<stdin>", "<python-input-", "<ipython-input-")
+"""What Python and IPython call code that somebody types. Other names in angle brackets are of generated code."""
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than one step of a model of 10 000 layers has."""
@@ -186,6 +188,8 @@ class Frames:
 
 def _kind(filename: str) -> str:
     """The kind of a file."""
+    if filename.startswith(_PROMPTS):
+        return "user"
     if filename.startswith(_PASSED_OVER):
         return "passed over"
     path = str(Path(filename).resolve())
