@@ -272,12 +272,15 @@ def _maker(root: Value) -> Operation:
 
 
 def _failed_guard(operation: Operation) -> Operation | None:
-    """A clamp before a pole that did not keep values off it. At most moves and one sum may be between them (`log(1 - p)`)."""
+    """A clamp before a pole that did not keep values off it. At most moves and one sum may be between them (`log(1 - p)`).
+
+    Every format holds 0 and 1. If these are its bounds, it keeps nothing off a pole, and what lies there was moved before.
+    """
     value, sums = operation.drifting, 0
     while value is not None and value.maker is not None:
         maker = value.maker
         if maker.base in ops.GUARDS - ops.SUMS:
-            return maker
+            return None if maker.scalars and all(scalar % 1 == 0 for scalar in maker.scalars) else maker
         sums += maker.base in ops.SUMS
         if sums > 1 or maker.base not in ops.MOVING | ops.SUMS:
             return None

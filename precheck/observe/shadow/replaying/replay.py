@@ -206,6 +206,10 @@ class Replay:
             return self.reference.to_complex()
         return dtype
 
+    def counted(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An integer operand in the reference, where an op makes floats of integers alone, as 2 / 3: torch's default dtype does not decide there."""
+        return tensor if tensor.dtype is torch.bool else tensor.to(self.reference)
+
     def lowers(self, op: OpCall, floats: list[torch.Tensor]) -> bool:
         """Whether an op reads or makes a low format."""
         if any(tensor.dtype in self.low for tensor in floats):
