@@ -280,7 +280,7 @@ def _failed_guard(operation: Operation) -> Operation | None:
     while value is not None and value.maker is not None:
         maker = value.maker
         if maker.base in ops.GUARDS - ops.SUMS:
-            return None if maker.scalars and all(scalar % 1 == 0 for scalar in maker.scalars) else maker
+            return None if len(maker.inputs) == 1 and all(scalar % 1 == 0 for scalar in maker.scalars) else maker
         sums += maker.base in ops.SUMS
         if sums > 1 or maker.base not in ops.MOVING | ops.SUMS:
             return None
