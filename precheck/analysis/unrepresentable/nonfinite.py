@@ -174,7 +174,8 @@ def _harms(reader: Operation, readers: Readers) -> bool:
         # 1/Inf, where the reference has a number that the format can hold. Terms may cancel without Inf, where float32 keeps a rounding.
         if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
             return True  # a sum with Inf is infinite, and its zeros are made of other terms
-    return bool(reader.reads or reader.parted)
+    left_out = given and reader.flips is not None and reader.flips.changed  # a choice among numbers takes no NaN, or takes it before all others
+    return bool(reader.reads or reader.parted or left_out)
 
 
 def _beneath_the_format(value: Value, readers: Readers) -> bool:
