@@ -26,7 +26,7 @@ class XiVectorPooling(nn.Module):
             log_precision = log_precision.clamp(-self.most, self.most)
         precision = torch.exp(log_precision)  # culprit: voice-that-is-trusted
         prior = torch.exp(self.prior_log_precision)
-        total = precision.sum(1) + prior
+        total = precision.sum(1) + prior  # culprit: voice-that-is-trusted
         return ((precision * z).sum(1) + prior * self.prior_mean) / total
 
 
@@ -200,16 +200,18 @@ def averaged(chord: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("voice-that-is-trusted", "wenet-e2e/wespeaker#456", ("overflow",), "aten.exp.default",
+    Bug("voice-that-is-trusted", "wenet-e2e/wespeaker#456", ("overflow",), "aten.sum.dim_IntList",
         lambda: verified(None), lambda: verified(4.0), module="pooling"),
-    Bug("quiet-recording", "csteinmetz1/auraloss#63", ("underflow", "vanished-constant"), "aten.pow.Tensor_Scalar",
-        lambda: resolutions(HALF), lambda: resolutions(SINGLE)),
+    Bug("quiet-recording", "csteinmetz1/auraloss#63", ("vanished-constant", "underflow"), "aten.clamp.default",
+        lambda: resolutions(HALF), lambda: resolutions(SINGLE), module="STFTLoss"),
     Bug("features-in-a-stream", "online-ml/river#981", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: scaled(centred=False), lambda: scaled(centred=True), precision="32-true"),
-    Bug("points-of-a-cloud", "rsokl/Learning_Python#164", ("cancellation", "amplified-rounding", "nan"), "aten.sqrt.default",
+        lambda: scaled(centred=False), lambda: scaled(centred=True), precision="32-true",
+        wrong_line="the difference from the mean is told first, since it comes first: a hundredth of it is the rounding of the reading",
+        twin_accused="readings of a thousand that vary by a fiftieth are rounded by a hundredth of that, and so it is in the twin"),
+    Bug("points-of-a-cloud", "rsokl/Learning_Python#164", ("cancellation", "amplified-rounding", "nan"), "aten.add_.Tensor",
         lambda: grouped(expanded=True), lambda: grouped(expanded=False), precision="32-true"),
     Bug("colours-of-fields", "G-pz/HPN-CR#4", ("amplified-rounding", "nan"), "aten.acos.default",
-        lambda: cleared(by_cosine=True), lambda: cleared(by_cosine=False), precision="32-true"),
-    Bug("pose-on-a-sphere", "geoopt/geoopt#79", ("overflow", "nan", "amplified-rounding"), "aten.rsqrt.default",
+        lambda: cleared(by_cosine=True), lambda: cleared(by_cosine=False), module="SpectralAngle", precision="32-true"),
+    Bug("pose-on-a-sphere", "geoopt/geoopt#79", ("cancellation", "overflow", "nan", "amplified-rounding"), "aten.add.Scalar",
         lambda: averaged(chord=False), lambda: averaged(chord=True), phase="backward", precision="32-true"),
 )  # fmt: skip

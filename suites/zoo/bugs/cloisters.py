@@ -255,8 +255,8 @@ def read_texts(unscaled: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("words-still-hidden", "kuleshov-group/mdlm#7", ("overflow", "nan"), "aten.add_.Scalar",
-        lambda: filled(-1e6), lambda: filled(-1e3), module=""),
+    Bug("words-still-hidden", "kuleshov-group/mdlm#7", ("overflow", "nan"), "aten.add.Tensor",
+        lambda: filled(-1e6), lambda: filled(-1e3)),
     Bug("tree-of-a-sentence", "harvardnlp/pytorch-struct#61", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: parsed(margins=False), lambda: parsed(margins=True), precision="32-true"),
     Bug("chance-of-a-tagging", "allanj/pytorch_neural_crf#4", ("underflow",), "aten.exp.default",
@@ -265,8 +265,8 @@ BUGS = (
         lambda: permuted(relative=False), lambda: permuted(relative=True), precision="32-true"),
     Bug("graph-in-time", "bfGraph/STGraph#20", ("overflow",), "aten.exp.default",
         lambda: forecast(shifted=False), lambda: forecast(shifted=True), precision="32-true"),
-    Bug("robot-that-goes-all-out", "cvoelcker/reppo#4", ("amplified-rounding", "overflow", "nan"), "aten.atanh.default",
-        lambda: walked(1.0), lambda: walked(0.999), precision="32-true"),
-    Bug("reader-whose-steps-are-limited", "allenai/allennlp#5426", ("scaler-order",), "",
+    Bug("robot-that-goes-all-out", "cvoelcker/reppo#4", ("amplified-rounding", "overflow", "nan"), "aten.tanh.default",
+        lambda: walked(1.0), lambda: walked(0.999), phase="data", precision="32-true"),
+    Bug("reader-whose-steps-are-limited", "allenai/allennlp#5426", ("scaler-order",), "aten.clamp.default",
         lambda: read_texts(unscaled=False), lambda: read_texts(unscaled=True), phase="scaler"),
 )  # fmt: skip

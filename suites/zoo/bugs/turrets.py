@@ -264,18 +264,18 @@ def twinned(wide: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("views-of-a-picture", "HobbitLong/SupContrast#104", ("underflow",), "aten.exp.default",
-        lambda: contrasted(masked=False), lambda: contrasted(masked=True), module="", precision="32-true"),
+    Bug("views-of-a-picture", "HobbitLong/SupContrast#104", ("underflow",), "aten.sum.dim_IntList",
+        lambda: contrasted(masked=False), lambda: contrasted(masked=True), module="SupConLoss", precision="32-true"),
     Bug("prototypes-of-pictures", "facebookresearch/swav#67", ("overflow",), "aten.exp.default",
-        lambda: assigned(lengths=True), lambda: assigned(lengths=False), precision="32-true"),
+        lambda: assigned(lengths=True), lambda: assigned(lengths=False), phase="data", precision="32-true"),
     Bug("noise-that-is-learned", "lucidrains/DALLE2-pytorch#138", ("overflow",), "aten.exp.default",
         lambda: denoised(wide=False), lambda: denoised(wide=True)),
     Bug("boxes-of-a-crowd", "open-mmlab/mmdetection#4889", ("overflow",), "aten.mul.Tensor",
         lambda: matched(1.0), lambda: matched(512.0)),
     Bug("gate-of-a-painter", "vladmandic/sdnext#4753", ("overflow",), "aten.mul.Tensor",
         lambda: painted(HALF), lambda: painted(LOW), module="feeds.1"),
-    Bug("clips-that-stay-as-they-were", "tianweiy/CausVid#19", ("absorption", "lost-update"), "aten._foreach_addcdiv_.ScalarList",
-        lambda: distilled(LOW), lambda: distilled(SINGLE), phase="optimizer"),
+    Bug("clips-that-stay-as-they-were", "tianweiy/CausVid#19", ("lost-update", "absorption"), "",
+        lambda: distilled(LOW), lambda: distilled(SINGLE), phase="optimizer", module="entry"),
     Bug("twins-of-a-picture", "facebookresearch/vissl#543", ("overflow",), "aten.sum.default",
         lambda: twinned(wide=False), lambda: twinned(wide=True)),
 )  # fmt: skip
