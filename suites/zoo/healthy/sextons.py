@@ -187,5 +187,5 @@ EXACT = (
     "robot_that_steers_gently", "views_of_unit_length", "prototypes_of_unit_length",
 )  # fmt: skip
 ACCUSED = {
-    "noise_learned_from_the_twentieth_step_on": "truly: logarithms of variances differ by hundredths, which half rounds; the gradient of the variance is off by 4 %",
+    "noise_learned_from_the_twentieth_step_on": "truly: half rounds logarithms that differ by hundredths; the gradient of the share is off by 4 %",
 }
