@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from precheck.analysis.facts import Fact, Part
+from precheck.analysis.propagation.attribution import Attribution
+from precheck.analysis.propagation.causes import MADE_BY_OP
 from precheck.analysis.propagation.provenance import Origins
 from precheck.analysis.quantisation import quantisers
 from precheck.analysis.rounding.errors import Errors
@@ -32,7 +34,7 @@ class RunAnalysis:
         spoiled = self.spread.spoiled  # values that follow from Inf and NaN have no fault of their own
         lost = self.lost_tensors.found(observation, spoiled, readers)
         wrong = self.errors.facts(observation, spoiled, readers)  # also traces the origins
-        found: list[Fact] = [*(self._traced(nonfinite.fact_on_root(root, observation), wrong) for root in roots), *lost, *wrong]
+        found: list[Fact] = [*(self._traced(nonfinite.fact_on_root(root, observation), wrong, observation) for root in roots), *lost, *wrong]
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         found += quantisers.facts(observation)
         if last:
@@ -42,9 +44,9 @@ class RunAnalysis:
             facts[fact.rule].append(fact)
         return Part(observation, readers, spoiled, self.origins, facts)
 
-    def _traced(self, fact: Fact, wrong: Collection[Fact]) -> Fact:
-        """Returns a fact on Inf or NaN. If rounding moved the argument onto a pole or to zero, and a fact among `wrong` explains that error, it names
-        the rule and the op of that fact, so that both become one finding."""
+    def _traced(self, fact: Fact, wrong: Collection[Fact], observation: Observation) -> Fact:
+        """Returns a fact on Inf or NaN. If rounding moved the argument onto a pole or to zero, and a fact among `wrong` explains half of that
+        error, it names the rule and the op of that fact, so that both become one finding. What came on another way has its own cause."""
         argument = None
         if isinstance(fact, nonfinite.Broken) and fact.how == "moved onto a pole" and fact.root.maker is not None:
             argument = fact.root.maker.drifting
@@ -52,7 +54,11 @@ class RunAnalysis:
             argument = fact.zero
         explaining = () if argument is None else self.errors.explanations.get(argument, ())
         above = next((each for each in explaining if each in wrong and each is not None and each.operation is not fact.operation), None)
-        return fact if above is None else dataclasses.replace(fact, rule=above.rule, operation=above.operation)
+        if argument is None or above is None:
+            return fact
+        made = Attribution(argument, observation.operations)
+        half = max(made.through[above.operation], made.shares[above.operation]) >= MADE_BY_OP
+        return dataclasses.replace(fact, rule=above.rule, operation=above.operation) if half else fact
 
     def keep(self, values: set[Value], reported: set[Fact]) -> None:
         """Forgets all other values. `reported`: facts that findings have been made from."""

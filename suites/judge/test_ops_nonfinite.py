@@ -255,6 +255,16 @@ def test_a_bound_that_rounds_onto_the_pole_it_guards(program: Callable[[], Any])
     finds(program, "vanished-constant", says="its bound should keep numbers off the pole of aten.")
 
 
+def test_a_bound_that_is_the_pole_guards_nothing_and_is_not_rounded() -> None:
+    """What lies at one was rounded there by the tangent, and every format holds the bound."""
+
+    def squashed() -> torch.Tensor:
+        actions = torch.linspace(0.0, 8.0, 64).half().tanh().clamp(-1, 1)  # fault
+        return actions.atanh()
+
+    finds(squashed, "amplified-rounding", says="this rounding moves a number to where aten.atanh.default")
+
+
 def subtracted_and_added() -> torch.Tensor:
     held = SHARES.half().clamp(min=1e-4)
     shifted = 0.25 - held

@@ -173,7 +173,8 @@ def _harms(reader: Operation, readers: Readers) -> bool:
         # 1/Inf, where the reference has a number that the format can hold. Terms may cancel without Inf, where float32 keeps a rounding.
         if reader.base in ops.SEPARATE or (reader.base not in ops.SUMS and computes and value.zeroed > value.roundoff):
             return True  # a sum with Inf is infinite, and its zeros are made of other terms
-    return bool(reader.reads or reader.parted)
+    left_out = given and reader.flips is not None and reader.flips.changed  # a choice among numbers takes no NaN, or takes it before all others
+    return bool(reader.reads or reader.parted or left_out)
 
 
 def _beneath_the_format(value: Value, readers: Readers) -> bool:
@@ -263,12 +264,15 @@ def _maker(root: Value) -> Operation:
 
 
 def _failed_guard(operation: Operation) -> Operation | None:
-    """A clamp before a pole that did not keep values off it. At most moves and one sum may be between them (`log(1 - p)`)."""
+    """A clamp before a pole that did not keep values off it. At most moves and one sum may be between them (`log(1 - p)`).
+
+    Every format holds 0 and 1. If these are its bounds, it keeps nothing off a pole, and what lies there was moved before.
+    """
     value, sums = operation.drifting, 0
     while value is not None and value.maker is not None:
         maker = value.maker
         if maker.base in ops.GUARDS - ops.SUMS:
-            return maker
+            return None if len(maker.inputs) == 1 and all(scalar % 1 == 0 for scalar in maker.scalars) else maker
         sums += maker.base in ops.SUMS
         if sums > 1 or maker.base not in ops.MOVING | ops.SUMS:
             return None

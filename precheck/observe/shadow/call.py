@@ -201,8 +201,11 @@ class Call:
             return flips.where_finite(self, outputs)
         if planned.tagged and self.op.draws():
             return self._same_draw(outputs)
-        op, named = self.reference_op(), self._reference_kwargs(outputs[0])
-        shadows = mode.replay.call(op if named is op.kwargs else op._replace(kwargs=named), self.shadow_of)
+        op, change, wide = self.reference_op(), self.shadow_of, mode.replay.reference
+        if not self.floats and outputs[0].dtype in mode.low and op.argument("dtype") is None:  # torch's default dtype decides, and here the reference
+            op = op._replace(kwargs={**op.kwargs, "dtype": wide}) if "dtype" in planned.names else op
+            change = mode.replay.counted
+        shadows = mode.replay.call(op, change)
         if len(shadows) < len(outputs) and "attention" not in planned.packet:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
         flips.follow_run(self, outputs, shadows, self.shadows)
@@ -221,11 +224,6 @@ class Call:
             self.operation.own_epsilon = lent[0]
         own = torch.finfo(self.mode.replay.reference).eps
         return self.op._replace(args=tuple(own if isinstance(arg, float) and arg in EPSILONS else arg for arg in self.args))
-
-    def _reference_kwargs(self, output: torch.Tensor) -> dict[str, Any]:
-        """The keyword arguments, with the reference's dtype where torch's default dtype decided and is a low one."""
-        decided = self.floats or output.dtype not in self.mode.low or self.op.argument("dtype") is not None
-        return self.op.kwargs if decided or "dtype" not in self.plan.names else {**self.op.kwargs, "dtype": self.mode.replay.reference}
 
     def shadow_of(self, tensor: torch.Tensor) -> torch.Tensor:
         shadow: torch.Tensor | None = self.shadows.get(id(tensor))

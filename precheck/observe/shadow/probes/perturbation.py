@@ -40,7 +40,7 @@ def replayed(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | No
 
 def from_disturbed_inputs(call: Call, place: int) -> torch.Tensor | None:
     """A new perturbed shadow: the op's result on disturbed inputs, so that it shows the op's own condition. None if it cannot be computed."""
-    if call.written or call.plan.base in ops.PAYLOADS or place > 0 or (call.plan.tagged and call.op.draws()):
+    if call.written or not call.floats or call.plan.base in ops.PAYLOADS or place > 0 or (call.plan.tagged and call.op.draws()):
         return None
     operands = {number: disturbed(call.mode, shadow) for number, shadow in call.shadows.items()}
     return call.mode.replay.call(call.reference_op(), lambda tensor: measuring.operand(call, operands, tensor))[0]

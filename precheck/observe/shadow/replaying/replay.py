@@ -28,6 +28,8 @@ FOLLOWED_LIBRARIES = frozenset({"aten", "prims", "torchvision"})
 """Libraries whose ops are pure and accept any floating dtype. Another library's op may count calls, send data, or require bfloat16."""
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Classes of tensors without ops of their own."""
+FEW = 64
+"""How many units roundings of a few ordinary ops make in the reference: what a product of vectors of some thousand elements is off by."""
 _OFF = ("dropout_p", "dropout", "p")
 _SPECIAL = frozenset({"found_inf", "half_to_float", "nextafter", "_amp_foreach_non_finite_check_and_unscale_"})
 """Ops and arguments that need special treatment in a replay."""
@@ -113,7 +115,6 @@ def plan(func: Any) -> OpPlan:
     collective = library in COLLECTIVES
     if collective:  # their schemas do not declare it
         written += [place for place, argument in enumerate(signature.arguments) if argument.name.startswith(RECEIVING)]
-    mutable = bool(signature.is_mutable or base in ops.HIDDEN_WRITES or (collective and written))
     return OpPlan(
         name=f"{packet if library == 'aten' else signature.name}.{overload(func) or 'default'}",
         packet=packet,
@@ -121,7 +122,7 @@ def plan(func: Any) -> OpPlan:
         passes=func.is_view or base in ops.FORMS or base in ops.EMPTY or base == "_amp_update_scale",
         written=tuple(written),
         written_names=tuple(signature.arguments[place].name for place in written),
-        mutable=mutable,
+        mutable=bool(signature.is_mutable or base in ops.HIDDEN_WRITES or (collective and written)),
         known=library in FOLLOWED_LIBRARIES,
         collective=collective,
         composite=composite or library in OPENED_LIBRARIES,
@@ -207,6 +208,10 @@ class Replay:
             return self.reference.to_complex()
         return dtype
 
+    def counted(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An integer operand in the reference, where an op makes floats of integers alone, as 2 / 3: torch's default dtype does not decide there."""
+        return tensor if tensor.dtype is torch.bool else tensor.to(self.reference)
+
     def lowers(self, op: OpCall, floats: list[torch.Tensor]) -> bool:
         """Whether an op reads or makes a low format."""
         if any(tensor.dtype in self.low for tensor in floats):
@@ -260,8 +265,16 @@ class Replay:
                     gradient.mul_(again[2])
                 return [*again[0], args[1].clone()]  # the run decides whether a step is skipped, as with `found_inf` above
         result = func(*again, **named)
+        if planned.base in ops.ENDS_AT_ONE and not planned.mutable and bool(result.isnan().any()):
+            result = func(*[_ended(each, result) if isinstance(each, torch.Tensor) else each for each in again], **named)
         results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
         return with_written(results, OpCall(func, planned, again, named).written()) if planned.mutable else results
+
+
+def _ended(argument: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """The argument of a function that ends at one. Where it is beyond by the reference's own roundings, it stands for one, as a cosine does."""
+    beyond = (argument.abs() - 1).abs() <= FEW * torch.finfo(argument.dtype).eps
+    return torch.where(beyond & result.isnan(), argument.sign(), argument)
 
 
 def _single(tensor: torch.Tensor) -> torch.Tensor:
