@@ -20,7 +20,7 @@ APART = "    apart = (places - places.float().mean(0)).float()\n    return apart
 IMAGE = "    image = torch.zeros(BINS)\n    return image.index_add_(0, bins, torch.ones(len(bins)))\n"
 POWER = "    power = [torch.zeros(ring.max() + 1).index_add_(0, ring, each.abs().square().flatten()) for each in (one, other)]\n"
 PRESENCE = '    return F.binary_cross_entropy_with_logits(logits.float(), there, reduction="none")\n'
-OFFSETS = "        return self.there(hidden)[:, 0], 0.5 * torch.tanh(self.offset(hidden))\n"
+OFFSETS = "        return self.there(hidden)[:, 0] + 7, 0.5 * torch.tanh(self.offset(hidden))\n"
 
 BUGS = [
     Planted(
@@ -162,7 +162,7 @@ HARMLESS = [
     Harmless(
         name="offsets-rounded-again",
         healthy=OFFSETS,
-        changed="        return self.there(hidden)[:, 0], 0.5 * torch.tanh(self.offset(hidden)).bfloat16()\n",
+        changed="        return self.there(hidden)[:, 0] + 7, 0.5 * torch.tanh(self.offset(hidden)).bfloat16()\n",
         precisions=("bf16-mixed",),
         why="They are low already.",
     ),

@@ -91,11 +91,10 @@ class Finder(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(1, 12, 3, padding=1), nn.SiLU(), nn.Conv2d(12, 12, 3, padding=1), nn.SiLU())
         self.there, self.offset = nn.Conv2d(12, 1, 1), nn.Conv2d(12, 2, 1)
-        nn.init.constant_(self.there.bias, 7.0)
 
     def forward(self, image):
         hidden = self.body(image.to(self.there.weight.dtype))
-        return self.there(hidden)[:, 0], 0.5 * torch.tanh(self.offset(hidden))
+        return self.there(hidden)[:, 0] + 7, 0.5 * torch.tanh(self.offset(hidden))
 
 
 class Microscope(nn.Module):

@@ -84,7 +84,7 @@ BUGS = [
         name="words-low",
         healthy=WORD,
         planted="    words = ((level + 128).unflatten(-1, (-1, 4)) * torch.exp2(shifts)).to(torch.bfloat16).sum(-1).long()  # culprit\n",
-        precisions=BF16,
+        precisions=("bf16-true",),
         part="function:stored",
         rules=(*WHOLE, "overflow"),
         why="Of a word of 32 bits bfloat16 keeps the first eight: one of four levels.",

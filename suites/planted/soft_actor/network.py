@@ -111,7 +111,7 @@ class Critic(nn.Module):
         nn.init.constant_(self.head.bias, 40.0)
 
     def forward(self, state, action):
-        hidden = self.body(torch.cat((state, action), -1))
+        hidden = self.body(torch.cat((state, action), -1).to(self.head.weight.dtype))
         with torch.autocast(hidden.device.type, enabled=False):
             return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)
 
