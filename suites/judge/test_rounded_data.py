@@ -235,3 +235,21 @@ def test_a_rounding_that_the_precision_asks_for_is_a_warning_where_no_noise_runs
 
 def test_noise_runs_explain_it() -> None:
     assert precheck.measure(Temperature(), normal(128, 32), precision="bf16-mixed").errors == []
+
+
+def rarity(counts: torch.Tensor, scale: float) -> torch.Tensor:
+    """Weights that are largest for the rarest rows. Their chances are less than a millionth."""
+    chance = (scale * counts / counts.sum()).half()
+    weight = (chance.float() / scale) ** -0.4
+    return weight / weight.max()
+
+
+COUNTS = torch.cat((torch.randint(20, 80, (8,), generator=torch.Generator().manual_seed(3)), torch.full((50_000,), 1_500))).float()
+
+
+def test_numbers_that_a_cast_of_data_makes_subnormal_are_known_to_less_than_a_rounding() -> None:
+    first = errors(lambda: rarity(COUNTS, 1.0))[0]
+    assert first.rule == "underflow"
+    assert first.source.endswith(at(rarity, "chance = "))
+    assert "rarity() is off by " in first.message
+    assert errors(lambda: rarity(COUNTS, 1024.0)) == []

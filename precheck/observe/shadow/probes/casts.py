@@ -35,7 +35,7 @@ def rounds_on_purpose(call: Call, output: torch.Tensor) -> bool:
         return False
     if call.operation.derived or there.derived or mode.lines.frames.widening(3):
         return False  # autocast's own casts, and autograd's: an LSTM's gradients under autocast are cast down and up on one forward line
-    if cell.value.wholes_moved >= 2 or cell.value.nonfinite or _below_normal(cell.value, before.dtype):
+    if cell.value.wholes_moved >= 2 or cell.value.nonfinite or below_normal(cell.value, before.dtype):
         return False  # nobody rounds counts and positions on purpose, and neither Inf nor a number with fewer bits than the format has is a rounding
     if mode.wide.stored.get(before):
         return False
@@ -68,7 +68,7 @@ def _stores_own(call: Call, output: torch.Tensor) -> bool:
     return call.mode.wide.own(source, within) or (within and maker is not None)
 
 
-def _below_normal(value: Value, low: torch.dtype) -> bool:
+def below_normal(value: Value, low: torch.dtype) -> bool:
     """Whether most of a value is below the format's smallest normal number, where numbers have fewer bits, or become zero. In formats of eight bits
     these are codes, which the rules on quantisers judge."""
     return torch.finfo(low).bits > 8 and 0.0 < value.norm < torch.finfo(low).smallest_normal * math.sqrt(math.prod(value.shape))

@@ -22,7 +22,7 @@ from precheck.observe.shadow.comparing.statistics import SAMPLE, apart, norm, sa
 from precheck.observe.shadow.memory.cells import Memory
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.places.source import KINDS
-from precheck.observe.shadow.probes import flips, integer_casts
+from precheck.observe.shadow.probes import casts, flips, integer_casts
 from precheck.observe.shadow.replaying.replay import addressable
 from precheck.torch_internals import MODULE_CALLS, storage_key
 from precheck.torch_support.dense_parts import continuous
@@ -191,7 +191,11 @@ def _stored(call: Call) -> bool:
 
 
 def _data(call: Call) -> bool:
-    """Whether a cast stores numbers that the program has not made itself. Whole numbers that it has computed are its own, as fractions are."""
+    """Whether a cast stores numbers that the program has not made itself. Whole numbers that it has computed are its own, as fractions are. So is
+    what becomes subnormal or zero: data are known to a rounding, and a number with fewer bits than the format has is none."""
+    made = next(iter(call.operation.outputs), None)
+    if made is not None and casts.below_normal(made, call.results[0].dtype):
+        return False
     maker = call.inputs[-1].maker if call.inputs else None
     if maker is not None:
         return maker.base in ops.WHOLE_COPIES
