@@ -72,7 +72,7 @@ def move_std(series: torch.Tensor, window: int, wide: bool) -> torch.Tensor:
         new, old = x[:, t], x[:, t - window]
         change = new - old
         left = old - mean
-        mean = mean + change / window
+        mean = mean + change / window  # culprit: spread-of-a-moving-window
         squares = (squares + (new - mean + left) * change).clamp(min=0)  # culprit: spread-of-a-moving-window
         spreads.append((squares / window).sqrt())
     return torch.stack(spreads, 1).to(series.dtype)
@@ -183,7 +183,7 @@ class Controller:
 
     def calculate(self, error: torch.Tensor) -> torch.Tensor:
         self.buffer.append(error)
-        self.total = self.total + error
+        self.total = self.total + error  # culprit: controller-that-never-arrives
         if len(self.buffer) > self.length:
             self.total = self.total - self.buffer.popleft()  # culprit: controller-that-never-arrives
         return self.gain * error
@@ -229,13 +229,13 @@ BUGS = (
         lambda: forecast(wide=False), lambda: forecast(wide=True), precision="32-true"),
     Bug("spread-of-a-moving-window", "pydata/bottleneck#164", ("cancellation", "absorption", "amplified-rounding"), "aten.add.Tensor",
         lambda: moving(wide=False), lambda: moving(wide=True), precision="32-true"),
-    Bug("carrier-just-off-centre", "gnuradio/gnuradio#3661", ("absorption", "accumulated-drift", "cancellation"), "aten.add.Tensor",
+    Bug("carrier-just-off-centre", "gnuradio/gnuradio#3661", ("cancellation", "absorption", "accumulated-drift"), "aten.sub.Tensor",
         lambda: modulated(keeps=False), lambda: modulated(keeps=True), precision="32-true"),
     Bug("noise-of-a-microphone", "ARM-software/CMSIS_5#225", ("cancellation",), "aten.sub.Tensor",
         lambda: metered(centred=False), lambda: metered(centred=True), precision="32-true"),
-    Bug("robot-on-its-back", "mujocolab/mjlab#1078", ("nan",), "aten.acos.default",
+    Bug("robot-on-its-back", "mujocolab/mjlab#1078", ("amplified-rounding", "nan"), "aten.acos.default",
         lambda: walked(safe=False), lambda: walked(safe=True), precision="32-true"),
-    Bug("controller-that-never-arrives", "wpilibsuite/allwpilib#469", ("cancellation", "absorption", "accumulated-drift"), "aten.sub.Tensor",
+    Bug("controller-that-never-arrives", "wpilibsuite/allwpilib#469", ("accumulated-drift", "cancellation", "absorption"), "aten.add.Tensor",
         lambda: controlled(sums=False), lambda: controlled(sums=True), precision="32-true"),
     Bug("events-late-in-a-run", "DC-analysis/dclab#204", ("cancellation", "amplified-rounding"), "aten._to_copy.default",
         lambda: passed(wide=False), lambda: passed(wide=True), precision="32-true"),

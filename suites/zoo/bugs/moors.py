@@ -188,6 +188,7 @@ def adapted(wide: bool) -> torch.Tensor:
         with torch.no_grad():
             limit -= 1e-5 * limit.grad
             limit.grad = None
+        layer.zero_grad()
         ranges.append(limit.detach().float().clone())
     return torch.stack(ranges)
 
@@ -225,15 +226,15 @@ def cleaned(scaled: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("scales-of-a-search", "mit-han-lab/llm-awq#96", ("underflow", "nan", "overflow"), "aten.mul.Tensor",
-        lambda: searched(wide=False), lambda: searched(wide=True)),
-    Bug("places-while-warming", "ztxz16/fastllm#692", ("absorption", "integer-rounding"), "aten.add.Tensor",
+        lambda: searched(wide=False), lambda: searched(wide=True), phase="data"),
+    Bug("places-while-warming", "ztxz16/fastllm#692", ("amplified-rounding", "absorption", "integer-rounding"), "aten.add.Tensor",
         lambda: chatted(wide=False), lambda: chatted(wide=True)),
-    Bug("adapters-that-were-merged", "OpenBMB/MiniCPM-V#502", ("lost-update", "absorption"), "aten.add_.Tensor",
+    Bug("adapters-that-were-merged", "OpenBMB/MiniCPM-V#502", ("absorption", "lost-update"), "aten.add_.Tensor",
         lambda: merged(wide=False), lambda: merged(wide=True)),
     Bug("sentences-of-two-languages", "raymondhs/fairseq-laser#4", ("overflow",), "aten.sum.dim_IntList",
         lambda: mined(wide=False), lambda: mined(wide=True)),
     Bug("ranges-of-analog-tiles", "IBM/aihwkit-lightning#14", ("overflow",), "aten.mul.Tensor",
         lambda: adapted(wide=False), lambda: adapted(wide=True), phase="backward"),
-    Bug("noise-of-a-detector", "ML4GW/DeepClean#36", ("gradient-underflow", "underflow"), "",
+    Bug("noise-of-a-detector", "ML4GW/DeepClean#36", ("gradient-underflow", "underflow"), "aten.mul.Tensor",
         lambda: cleaned(scaled=False), lambda: cleaned(scaled=True), phase="backward"),
 )  # fmt: skip

@@ -210,8 +210,8 @@ def exact(call: Call, place: int = 0) -> torch.Tensor:
 
 def _amplified(call: Call, shadow: torch.Tensor, place: int) -> int | None:
     """The place of the input whose error makes most of the error of a result: each is taken from the run once, and all others from the shadow.
-    How far off an input is does not say so. In normal equations the error of the matrix is multiplied by its condition number, and an error of the
-    data is not. None if no more than one input is wrong, or the op adds up its terms' errors."""
+    How far off an input is does not say so. In normal equations a rounding of the matrix is multiplied by its condition number, and an error that the
+    data had is not. None if no more than one input is wrong, or the op adds up its terms' errors."""
     wrong = [number for number, source in enumerate(call.inputs) if source.drift]
     if len(wrong) < 2 or call.written or call.plan.base in _ADDING_UP:
         return None
