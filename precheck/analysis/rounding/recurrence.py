@@ -262,7 +262,7 @@ def _times_scaling(operation: Operation, states: Collection[Value], readers: Rea
 
 def _read_outside(value: Value, state: LoopState, readers: Readers) -> bool:
     """Whether the user keeps a state, or anything but the lines that update it reads it. A loop may read its state at the beginning of a turn, and
-    store it at the end: nothing reads what its last turn stored, so the state before counts as well. If components are joined, the joined tensor counts."""
+    store it at the end: nothing reads what its last turn stored, so the state before counts as well. If components are joined, the join counts."""
     walk = Walk([value, state.before], NEARBY)
     for held in walk:
         reading = readers.get(held, ())
