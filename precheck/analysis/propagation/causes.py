@@ -30,10 +30,10 @@ LINEAGE = 512
 
 
 def amplified_input(operation: Operation) -> Value | None:
-    """The input whose error an op amplifies: that with the largest error. If another has half as much, and the op is not linear in it, that one."""
-    passed = ops.LINEAR_IN.get(operation.base, frozenset())
-    steep = [value for place, value in enumerate(operation.inputs) if place not in passed and value.drift >= MADE_BY_OP * operation.drift_in]
-    return max(steep or operation.inputs, key=lambda value: value.drift, default=None)
+    """The input whose error an op amplifies: as measured, or else that with the largest error."""
+    if operation.amplifies is not None and operation.inputs:
+        return operation.inputs[operation.amplifies]
+    return max(operation.inputs, key=lambda value: value.drift, default=None)
 
 
 def error_source(

@@ -137,10 +137,10 @@ def storing(cause: Operation | None, made: Attribution, functions: Mapping[str, 
 
 def _spared(stored: Operation, made: Attribution) -> bool:
     """Whether at least half of the square of an error would be gone if the line of `stored` kept its result wide: the share of that line, and those
-    of the ops that compute with its results, which would be wide too. One of four constants and numbers that are multiplied has a third or less."""
+    of the ops made wide by it. (A module of torch's keeps its parameters' format.) One of four constants that are multiplied has a third or less."""
     reached, gone = set[Value](), 0.0
     for each in sorted(made.through, key=attribution.number):
-        if each.line == stored.line or any(value in reached for value in each.inputs):
+        if each.line == stored.line or (not each.plain and any(value in reached for value in each.inputs)):
             reached.update(each.outputs)
             gone += made.shares.get(each, 0.0)
     return gone >= OWNED

@@ -261,8 +261,9 @@ def _times_scaling(operation: Operation, states: Collection[Value], readers: Rea
 
 
 def _read_outside(value: Value, state: LoopState, readers: Readers) -> bool:
-    """Whether the user keeps a state, or anything outside the loop reads it. If components are joined, the joined tensor counts."""
-    walk = Walk([value], NEARBY)
+    """Whether the user keeps a state, or anything but the lines that update it reads it. A loop may read its state at the beginning of a turn, and
+    store it at the end: nothing reads what its last turn stored, so the state before counts as well. If components are joined, the join counts."""
+    walk = Walk([value, state.before], NEARBY)
     for held in walk:
         reading = readers.get(held, ())
         if held.alive or any(reader.reads or reader.blamed not in state.lines for reader in reading):

@@ -146,6 +146,7 @@ class Operation:
     own_epsilon: float = 0.0  # eps of a low format among its arguments, replaced in the shadow by the reference's
     parameter: int = 0  # identity of the parameter that it reads or writes
     part_drift: float | None = None  # drift of its inputs if one is part of a storage, which `inputs` may not describe
+    amplifies: int | None = None  # the place of the input whose error makes most of its result's, if several are wrong and it amplifies one
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
     converts: str = ""  # a cast of what a module holds, as by model.to(dtype) ("held"), or of a measurement's inputs ("given")

@@ -13,7 +13,7 @@ from precheck.analysis.decisions.branches import BRANCHES, MISLED, WRONG_ANSWERS
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation.attribution import own_error
-from precheck.analysis.propagation.causes import MADE_BY_OP
+from precheck.analysis.propagation.causes import MADE_BY_OP, amplified_input
 from precheck.analysis.propagation.output_impact import CANCELLED, DEAD, FEWEST_SUMS, GARBAGE, PART, ROUNDINGS
 from precheck.analysis.propagation.provenance import elements, percent, placed
 from precheck.analysis.rounding.differences import ALIKE, LOSES_FIVE_BITS, RECURRENT
@@ -64,8 +64,8 @@ class AmplifiedRounding(Rule):
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
-        rounding = _rounding(fact)
-        text = f"{rounding} is amplified {short(fact.gain)} times by {placed(fact.shown)}: "
+        times = fact.gain * (fact.shown.drift_in / _amplified(fact.shown) if fact.shown.drift_in else 1.0)
+        text = f"{_rounding(fact)} is amplified {short(times)} times by {placed(fact.shown)}: "
         lost = f"{100 * value.dead:.0f}% of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {of_norm(value.drift)}"
         return text + (HEALED if fact.healed else "")
@@ -91,10 +91,16 @@ class AmplifiedRounding(Rule):
 
 def _rounding(fact: Misrounded) -> str:
     """The error that an op amplifies. It is the blamed op's rounding only if no op between the two has enlarged it."""
-    own, read = own_error(fact.operation, fact.operation.outputs[0]), fact.shown.drift_in
+    own, read = own_error(fact.operation, fact.operation.outputs[0]), _amplified(fact.shown)
     if own < MADE_BY_OP * read:
         return f"its rounding leads to an error of {portion(read)}, which"
     return f"its rounding ({of_norm(own) if own > 1 else percents(own)})"
+
+
+def _amplified(operation: Operation) -> float:
+    """The error of the input whose error an op amplifies."""
+    source = amplified_input(operation) if operation.amplifies is not None else None
+    return operation.drift_in if source is None else source.drift
 
 
 def _steep(fact: Steep) -> str:

@@ -109,7 +109,7 @@ class MovingSum:
         for place, number in enumerate(series):
             total = total + number  # culprit: flow-in-a-quiet-market
             if place >= self.window:
-                total = total - series[place - self.window]
+                total = total - series[place - self.window]  # culprit: flow-in-a-quiet-market
             sums.append(total)
         return torch.stack(sums)
 
@@ -178,7 +178,7 @@ BUGS = (
     Bug("note-that-is-held", "vsariola/sointu#164", ("absorption", "accumulated-drift", "cancellation", "amplified-rounding"), "aten.add.Tensor",
         lambda: held(SINGLE), lambda: held(DOUBLE), precision="32-true"),
     Bug("flow-in-a-quiet-market", "cinar/indicator#410", ("absorption", "cancellation", "accumulated-drift", "amplified-rounding"),
-        "aten.add.Tensor",
+        "aten.sub.Tensor",
         lambda: money_flow(SINGLE), lambda: money_flow(DOUBLE), precision="32-true"),
     Bug("movements-of-a-sleeper", "wadpac/GGIR#326", ("cancellation", "amplified-rounding"), "aten.cumsum.default",
         lambda: movements(SINGLE), lambda: movements(DOUBLE), precision="32-true"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ SUSPECT = 0.01
 """A value gets a perturbed shadow from this share of elements without a correct digit. It shows whether float32 determines what follows."""
 GLANCE = 4096
 """Elements that are measured of a wide tensor in an optimizer step. Such a tensor is as far off as the gradients it is computed from."""
+_ADDING_UP = ops.SUMS | ops.REDUCTIONS | ops.DIFFERENCES | ops.MOVING | ops.CHOSEN
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.dtype_name}
 
 
@@ -124,6 +126,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         value.local = own if math.isfinite(own) else None  # a result that is zero on paper, as the norm of a single number, has no relative error
         if value.local is not None and emulation.quantises(operation.packet):
             value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None
+        operation.amplifies = _amplified(call, shadow, place)
 
 
 def _unscaled(value: Value, before: Value, shadow: torch.Tensor) -> None:
@@ -207,6 +210,21 @@ def exact(call: Call, place: int = 0) -> torch.Tensor:
     if len(results) == len(call.results):
         eigenvectors.as_in_run(call, call.results, results)
     return results[place]
+
+
+def _amplified(call: Call, shadow: torch.Tensor, place: int) -> int | None:
+    """The place of the input whose error makes most of the error of a result: each is taken from the run once, and all others from the shadow.
+    How far off an input is does not say so. In normal equations a rounding of the matrix is multiplied by its condition number, and an error that the
+    data had is not. None if no more than one input is wrong, or the op adds up its terms' errors."""
+    wrong = [number for number, source in enumerate(call.inputs) if source.drift]
+    if len(wrong) < 2 or call.written or call.plan.base in _ADDING_UP:
+        return None
+    off = {}
+    for number in wrong:
+        given = call.floats[number]
+        known = call.shadows | {id(given): given.to(call.mode.replay.wide(given.dtype))}
+        off[number] = relative_error(call.mode.replay.call(call.op, functools.partial(operand, call, known))[place], shadow)
+    return max(wrong, key=off.__getitem__)
 
 
 def _terms(call: Call, right: torch.Tensor, place: int) -> float:
