@@ -33,6 +33,9 @@ UNCHANGED_SHARE = Limit(ABSORBING, "share of the elements")
 """An addition may have been absorbed if it leaves at least this share unchanged. The shadow follows an accumulator from such an addition on."""
 STEADY = Limit(0.75, "share of the way")
 """Updates that have one direction: what they add up to is at least this share of the sum of their sizes. Four independent ones make half of it."""
+AGREEING = Limit(4, "signs")
+"""In n rounds the updates of one number have the same sign by chance once in 2^(n - 1) times. So many signs after the first are to agree, of all
+numbers of a state together: by chance once in 16 times."""
 ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
 FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
@@ -60,7 +63,7 @@ class LostFactors:
 
 
 class Absorption(Rule):
-    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, SWALLOWED)
+    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, AGREEING, SWALLOWED)
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, int], Operation] = {}  # for each line and value, the last addition, if it stands still after too few
@@ -138,7 +141,7 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
         share = 100 * max(0.0, absorbed.arrived)
         text = f"{share:.0f}% of what {absorbed.additions} updates in a row should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
-    return _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
+    return _of_wide_state(operation, value, absorbed) or _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
 
 
 def _unit(value: Value, readers: Readers) -> float:
@@ -171,6 +174,26 @@ def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
     shipped = operation.in_optimizer and not operation.call
     own = operation.phase != "backward" and not shipped and elements(operation.outputs[0]) >= FEWEST_ELEMENTS
     return own and 0 < abs(1 - operation.scalars[0]) < effective_roundoff(operation.outputs[0]) / 2
+
+
+def _of_wide_state(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
+    """A state that a wide format stores, and to which a low one adds: what the low one loses is no matter of how the state is stored.
+
+    After its first round the state is a number of the low format. Then rounding to nearest loses an update of less than half a spacing as a whole,
+    in each round, and nothing of it waits for the next. So the loss grows with the rounds if the updates have a direction. It is judged by the
+    spacing of the format that stores the state, which is there to hold such updates.
+    """
+    wide = formats.FP32.unit_roundoff
+    in_a_row = absorbed.rounds >= TIMES - 1 and absorbed.times >= TIMES and absorbed.share >= UNCHANGED_SHARE
+    directed = absorbed.steady >= STEADY and elements(value) * absorbed.rounds >= AGREEING
+    lost = max(absorbed.arrived, absorbed.followed) < LOST_UPDATE and absorbed.intended >= INTENDED * wide * absorbed.additions
+    if not (in_a_row and directed and lost):
+        return None
+    text = (
+        f"{100 * max(0.0, absorbed.arrived):.0f}% of what {absorbed.rounds + 1} rounds should add arrived: each casts a state to {value.dtype}, adds to it "
+        "and stores it in a wide format again; of a sum in this format most updates are too small to change it"
+    )
+    return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
 
 
 def _of_starved_average(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:

@@ -51,6 +51,7 @@ class Accumulator:
     times: int = 0
     way: float = 0.0  # how far `exact` has gone, each update for itself
     unscaled: torch.Tensor | None = None  # `exact` before a factor, which is part of the update that the next addition ends: m * d + (1 - d) * x
+    rounds: int = 0  # how often an addition read it through a cast, since a wide format had stored it
 
     def goes(self, exact: torch.Tensor | None, *, scales: bool) -> None:
         """Takes in what `exact` became by one op. `scales`: the op is a factor."""
@@ -77,16 +78,15 @@ class Accumulation:
     ) -> dict[int, Samples]:  # fmt: skip
         """Samples of the accumulators that an op is about to overwrite, by the tensor's id. Weights in an optimizer step belong to `updates`."""
         stored = planned.base == "copy" and bool(cells) and stored_states.from_overwritten(operation, cells[0])
-        adding = planned.base in ops.ACCUMULATING or stored
-        if not adding or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
-            for tensor, cell in zip(floats, cells, strict=True):
-                if id(tensor) in written and cell is not None:
-                    cell.accumulator = None
-            return {}
+        adding = (planned.base in ops.ACCUMULATING or stored) and not (operation.in_optimizer and operation.parameter)
+        adding = adding and _adds_in_place(planned, floats, written)
         kept = {}
         for tensor, cell in zip(floats, cells, strict=True):
-            if id(tensor) in written and cell is not None and cell.value.low:
-                kept[id(tensor)] = (_copied(tensor), _copied(self.memory.view(cell, tensor)))
+            if id(tensor) in written and cell is not None:
+                if adding and cell.value.low:
+                    kept[id(tensor)] = (_copied(tensor), _copied(self.memory.view(cell, tensor)))
+                else:
+                    cell.accumulator = None
         return kept
 
     def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
@@ -95,6 +95,8 @@ class Accumulation:
             return
         if call.operation.derived and call.plan.base == "add" and values[0].low:
             self.gradients.added(call, outputs[0], values[0])
+        if call.plan.base == "copy" and not call.before:
+            self.copied(call, outputs[0])
         if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
             return
         if call.before:
@@ -115,6 +117,12 @@ class Accumulation:
         was, source = operand
         self._one(call, outputs[0], values[0], was, source)
 
+    def copied(self, call: Call, output: torch.Tensor) -> None:
+        """After a copy into a whole tensor: it holds the accumulator now."""
+        target, source = self.memory.find(output), call.cells[-1]
+        if target is not None and source is not None and target.content.numel() == source.content.numel() == output.numel():
+            target.accumulator = source.accumulator
+
     def stored(self, call: Call, output: torch.Tensor, value: Value) -> None:
         """After a cast to a low format: if it stores a state that it also stored one iteration of the loop before, measures what the iteration
         absorbed."""
@@ -133,13 +141,18 @@ class Accumulation:
     def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, operand: tuple[torch.Tensor, Cell] | None = None) -> None:
         """Measures one accumulator. `operand` is the tensor that was added to and its cell, if that is not the output itself."""
         cell = self.memory.find(output)
-        if cell is None or not value.low:
+        if cell is None:
+            return
+        if not value.low:
+            cell.accumulator = None
             return
         operation, added = call.operation, additions.on_samples(call, output if operand is None else operand[0], SAMPLE)
         given, again = added or ([], None)
-        if operand is not None:
-            source = operand[1]
-            cell.accumulator = None if source.accumulator is None else dataclasses.replace(source.accumulator)
+        held, source = (call.inputs[_place(call, output)], cell) if operand is None else (operand[1].value, operand[1])
+        cast = held.maker is not None and held.maker.base == "_to_copy"
+        if operand is not None or cast:
+            known = source.accumulator
+            cell.accumulator = None if known is None else dataclasses.replace(known, rounds=known.rounds + cast)
         if value.nonfinite:
             return
         host = fetched([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given])
@@ -223,10 +236,12 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
     drift = value.drift if exact is None else ratio(norm(covered - meant), norm(exact))
     size = norm(meant)
     steady = 0.0 if exact is None else min(1.0, ratio(size, accumulator.way))  # after a factor alone the way is that of the updates before
+    shadow = now[1] - accumulator.start[1]
     return Absorbed(
         stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
         intended=max(ratio(size, norm(start)), ratio(size * size, math.sqrt(meant.numel()) * norm(start * meant))),
         lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first, steady=steady,
+        rounds=accumulator.rounds, followed=ratio(float((covered * shadow).sum()), norm(shadow) ** 2),
     )  # fmt: skip
 
 
@@ -235,6 +250,10 @@ def _compensated(call: Call) -> None:
     for cell in call.cells:
         if cell is not None and cell.accumulator is not None:
             cell.accumulator.exact = None
+
+
+def _place(call: Call, tensor: torch.Tensor) -> int:
+    return next(place for place, each in enumerate(call.floats) if each is tensor)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
