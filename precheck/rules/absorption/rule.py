@@ -36,6 +36,9 @@ STEADY = Limit(0.75, "share of the way")
 AGREEING = Limit(4, "signs")
 """In n rounds the updates of one number have the same sign by chance once in 2^(n - 1) times. So many signs after the first are to agree, of all
 numbers of a state together: by chance once in 16 times."""
+LASTING = Limit(0.5, "share of the mean update")
+"""Updates go on if the latest one is at least this share of their mean. Of those that are halved each time, as on the way to a fixed point, the fourth
+is a quarter of it, and less than a spacing of the sum is still to come."""
 ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
 FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
@@ -63,7 +66,7 @@ class LostFactors:
 
 
 class Absorption(Rule):
-    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, AGREEING, SWALLOWED)
+    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, AGREEING, LASTING, SWALLOWED)
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, int], Operation] = {}  # for each line and value, the last addition, if it stands still after too few
@@ -177,15 +180,15 @@ def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
 
 
 def _of_wide_state(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
-    """A state that a wide format stores, and to which a low one adds: what the low one loses is no matter of how the state is stored.
+    """A state that is stored wide from one call of a model to the next, and to which a low format adds.
 
     After its first round the state is a number of the low format. Then rounding to nearest loses an update of less than half a spacing as a whole,
-    in each round, and nothing of it waits for the next. So the loss grows with the rounds if the updates have a direction. It is judged by the
-    spacing of the format that stores the state, which is there to hold such updates.
+    in each round, and nothing of it waits for the next. So the loss grows with the rounds, without end, if the updates have a direction and do not
+    fade. It is judged by the spacing of the format that stores the state, which is there to hold such updates.
     """
     wide = formats.FP32.unit_roundoff
     in_a_row = absorbed.rounds >= TIMES - 1 and absorbed.times >= TIMES and absorbed.share >= UNCHANGED_SHARE
-    directed = absorbed.steady >= STEADY and elements(value) * absorbed.rounds >= AGREEING
+    directed = absorbed.steady >= STEADY and absorbed.pace >= LASTING and elements(value) * absorbed.rounds >= AGREEING
     lost = max(absorbed.arrived, absorbed.followed) < LOST_UPDATE and absorbed.intended >= INTENDED * wide * absorbed.additions
     if not (in_a_row and directed and lost):
         return None

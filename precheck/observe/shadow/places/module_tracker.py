@@ -47,6 +47,7 @@ class ModuleTracker:
         self.stepping: Any = None  # the optimizer whose step is running
         self.shipped = False  # whether that optimizer is torch's own
         self.step = 1
+        self.turns = 0  # calls of root modules and optimizer steps so far
         self.scale = 1.0
         self.entered = False  # whether any module has run
         self.compiled = False  # whether one of them was torch.compile's
@@ -139,6 +140,7 @@ class ModuleTracker:
             return
         if not self.stack:
             self.on_call()
+            self.turns += 1
         self.entered = True
         self.compiled |= _WRAPPED in module._modules or module._compiled_call_impl is not None
         if module not in self._names:  # the first root is the model; others, mostly losses, are named by their class
@@ -168,6 +170,7 @@ class ModuleTracker:
         if not self.belongs():
             return
         self.optimizing = max(0, self.optimizing - 1)
+        self.turns += 1
         self.stepping = None
         for tell in self.after_step:
             tell(optimizer)

@@ -51,7 +51,8 @@ class Accumulator:
     times: int = 0
     way: float = 0.0  # how far `exact` has gone, each update for itself
     unscaled: torch.Tensor | None = None  # `exact` before a factor, which is part of the update that the next addition ends: m * d + (1 - d) * x
-    rounds: int = 0  # how often an addition read it through a cast, since a wide format had stored it
+    rounds: int = 0  # how often an addition read it through a cast, from a wide format that had stored it while a model ran or an optimizer stepped
+    turns: int = 0  # `ModuleTracker.turns` at the last addition
 
     def goes(self, exact: torch.Tensor | None, *, scales: bool) -> None:
         """Takes in what `exact` became by one op. `scales`: the op is a factor."""
@@ -148,16 +149,19 @@ class Accumulation:
             return
         operation, added = call.operation, additions.on_samples(call, output if operand is None else operand[0], SAMPLE)
         given, again = added or ([], None)
+        turns = call.mode.tracker.turns
         held, source = (call.inputs[_place(call, output)], cell) if operand is None else (operand[1].value, operand[1])
         cast = held.maker is not None and held.maker.base == "_to_copy"
         if operand is not None or cast:
             known = source.accumulator
-            cell.accumulator = None if known is None else dataclasses.replace(known, rounds=known.rounds + cast)
+            cell.accumulator = None if known is None else dataclasses.replace(known, rounds=known.rounds + (cast and turns > known.turns))
         if value.nonfinite:
             return
         host = fetched([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given])
         further = None if again is None else lambda held: again(held, host[4:])
         found = self._followed(operation, cell, (host[0], host[1]), (host[2], host[3]), value, further, host[4:])
+        if cell.accumulator is not None:
+            cell.accumulator.turns = turns
         if found is not None and (operation.absorbed is None or found.times > operation.absorbed.times):
             operation.absorbed = found
 
@@ -224,11 +228,11 @@ class Accumulation:
             return None
         if (held := accumulator.exact) is not None:
             accumulator.goes(None if again is None else again(held), scales=operation.base in ops.SCALING)
-        return _absorbed(accumulator, stuck, now, value)
+        return _absorbed(accumulator, stuck, norm(now[1] - was[1]), now, value)
 
 
-def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value) -> Absorbed:
-    """The figures since the accumulator's first absorbed addition."""
+def _absorbed(accumulator: Accumulator, stuck: float, latest: float, now: Samples, value: Value) -> Absorbed:
+    """The figures since the accumulator's first absorbed addition. `latest` is how far the last one moved the shadow."""
     wide, exact = now[1].dtype, accumulator.exact
     start = accumulator.start[0].to(wide)
     covered = now[0].to(wide) - start
@@ -242,6 +246,7 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
         intended=max(ratio(size, norm(start)), ratio(size * size, math.sqrt(meant.numel()) * norm(start * meant))),
         lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first, steady=steady,
         rounds=accumulator.rounds, followed=ratio(float((covered * shadow).sum()), norm(shadow) ** 2),
+        pace=ratio(latest * accumulator.additions, norm(shadow)),
     )  # fmt: skip
 
 
