@@ -19,7 +19,7 @@ from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.causes import SWALLOWED
 from precheck.analysis.propagation.output_impact import ROUNDINGS, goes_on, taken
 from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
-from precheck.analysis.training.displacements import INTENDED, LOST_UPDATE, UPDATES
+from precheck.analysis.training.displacements import AIMLESS, INTENDED, LOST_UPDATE, UPDATES
 from precheck.observe.shadow.op_notes import Absorbed
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.accumulation import ABSORBING
@@ -36,9 +36,12 @@ STEADY = Limit(0.75, "share of the way")
 AGREEING = Limit(4, "signs")
 """In n rounds the updates of one number have the same sign by chance once in 2^(n - 1) times. So many signs after the first are to agree, of all
 numbers of a state together: by chance once in 16 times."""
+ROUNDS = Limit(3, "rounds")
+"""The fewest rounds in which a state that is stored wide stands still. Of the way of two independent updates 0.71 is left, of three 0.58: less than
+`STEADY` by more than chance."""
 LASTING = Limit(0.5, "share of the mean update")
-"""Updates go on if the latest one is at least this share of their mean. Of those that are halved each time, as on the way to a fixed point, the fourth
-is a quarter of it, and less than a spacing of the sum is still to come."""
+"""Updates go on if the latest one is at least this share of their mean. Of those that are halved each time, as on the way to a fixed point, the
+fourth is a quarter of it, and less than a spacing of the sum is still to come."""
 ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
 FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
@@ -66,7 +69,8 @@ class LostFactors:
 
 
 class Absorption(Rule):
-    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, AGREEING, LASTING, SWALLOWED)
+    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, AGREEING, ROUNDS, LASTING, AIMLESS,
+              SWALLOWED)  # fmt: skip
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, int], Operation] = {}  # for each line and value, the last addition, if it stands still after too few
@@ -130,6 +134,8 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
     u = _unit(value, readers)
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by the share of the whole step that arrived
+    if absorbed.carried and absorbed.first is not None and absorbed.first.outputs[0].drift >= AIMLESS:
+        return None  # it was another number than the shadow's before, so the shadow's way is not what it lost
     kept = operation.in_place or absorbed.carried
     if not kept and _only_reads(operation, absorbed, readers):
         return None  # the additions before this one are judged where they are made
@@ -144,7 +150,8 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
         share = 100 * max(0.0, absorbed.arrived)
         text = f"{share:.0f}% of what {absorbed.additions} updates in a row should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
-    return _of_wide_state(operation, value, absorbed) or _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
+    found = _of_wide_state(operation, value, absorbed) or _of_starved_average(operation, value, absorbed)
+    return found or _of_merged_update(operation, value, absorbed, readers)
 
 
 def _unit(value: Value, readers: Readers) -> float:
@@ -187,14 +194,14 @@ def _of_wide_state(operation: Operation, value: Value, absorbed: Absorbed) -> Ca
     fade. It is judged by the spacing of the format that stores the state, which is there to hold such updates.
     """
     wide = formats.FP32.unit_roundoff
-    in_a_row = absorbed.rounds >= TIMES - 1 and absorbed.times >= TIMES and absorbed.share >= UNCHANGED_SHARE
+    in_a_row = min(absorbed.rounds + 1, absorbed.times) >= ROUNDS and absorbed.share >= UNCHANGED_SHARE
     directed = absorbed.steady >= STEADY and absorbed.pace >= LASTING and elements(value) * absorbed.rounds >= AGREEING
     lost = max(absorbed.arrived, absorbed.followed) < LOST_UPDATE and absorbed.intended >= INTENDED * wide * absorbed.additions
     if not (in_a_row and directed and lost):
         return None
     text = (
-        f"{100 * max(0.0, absorbed.arrived):.0f}% of what {absorbed.rounds + 1} rounds should add arrived: each casts a state to {value.dtype}, adds to it "
-        "and stores it in a wide format again; of a sum in this format most updates are too small to change it"
+        f"{100 * max(0.0, absorbed.arrived):.0f}% of what {absorbed.rounds + 1} rounds in a row should add arrived: each casts a stored state to "
+        f"{value.dtype} and adds to it, and most updates are too small to change a number of {value.dtype}"
     )
     return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
 
