@@ -7,7 +7,6 @@ whether bits changed: stochastic rounding and Kahan summation leave most bits un
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -24,6 +23,7 @@ from precheck.observe.shadow.op_notes import Absorbed
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.accumulation import ABSORBING
 from precheck.observe.shadow.signed_terms import takes_back
+from precheck.rules.absorption import lost_factors
 from precheck.rules.advice import added_wide, others_widened, since, widened
 from precheck.rules.rule import Candidate, Rule
 
@@ -47,27 +47,6 @@ FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
 
 
-@dataclasses.dataclass(slots=True)
-class LostFactors:
-    """The factors on one line that were too near to one to change any number of a state. Only the last op is kept, however long the loop is."""
-
-    count: int = 0
-    lost: float = 0.0  # what they should have changed together, relative to the state
-    last: Operation = dataclasses.field(init=False)
-
-    def add(self, operation: Operation) -> None:
-        self.count, self.lost, self.last = self.count + 1, self.lost + abs(1 - operation.scalars[0]), operation
-
-    def candidates(self) -> Iterator[Candidate]:
-        """A decay that never has an effect, where the factors should have changed the state by what the format can show. Additions to it may all
-        arrive. But nothing is ever forgotten, so in the end the state stands for the whole way and not for the last 1/(1 - s) additions."""
-        made, u = self.last.outputs[0], effective_roundoff(self.last.outputs[0])
-        if self.count >= UPDATES and self.lost >= INTENDED * u:
-            text = (f"{self.count} factors of {self.last.scalars[0]:.6g} changed no element: the numbers of {made.dtype} are at least "
-                    f"{percent(u)}% apart, so what was added is never forgotten")  # fmt: skip
-            yield Candidate("absorption", self.last, text, self.lost / u, INTENDED)
-
-
 class Absorption(Rule):
     limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, AGREEING, ROUNDS, LASTING, AIMLESS,
               SWALLOWED)  # fmt: skip
@@ -77,7 +56,7 @@ class Absorption(Rule):
         self.closed: set[str] = set()  # lines with a finding
         self.most: dict[str, int] = {}  # for each line, the most additions to one value
         self.judged: set[int] = set()  # accumulators with a finding, by the number of their first absorbed addition
-        self.factors: dict[tuple[str, int], LostFactors] = {}  # for each line and accumulator
+        self.factors: dict[tuple[str, int], lost_factors.LostFactors] = {}  # for each line and accumulator
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
         if operation.absorbed is not None:
@@ -85,8 +64,8 @@ class Absorption(Rule):
             self._count(operation, operation.absorbed, judged=candidate is not None)
             if candidate is not None:
                 yield candidate
-            elif _without_effect(operation, operation.absorbed):
-                self.factors.setdefault(_place(operation), LostFactors()).add(operation)
+            elif elements(operation.outputs[0]) >= FEWEST_ELEMENTS and lost_factors.without_effect(operation, operation.absorbed):
+                self.factors.setdefault(_place(operation), lost_factors.LostFactors()).add(operation)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         absorbed = candidate.operation.absorbed
@@ -171,19 +150,6 @@ def _place(operation: Operation) -> tuple[str, int]:
     """The line of an addition, and the number of the first one to the same accumulator: one line may update many averages."""
     first = operation.absorbed.first if operation.absorbed is not None else None
     return operation.blamed, (first or operation).number
-
-
-def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
-    """Whether the program multiplies a stored state by a number that is so near to one that the format gives each number back.
-
-    The numbers next to x are at least u·|x| away, so a factor within u/2 of one leaves every number as it is. A step of torch's own optimizers is
-    left out: the format of its state is that of the weight.
-    """
-    if operation.base != "mul" or not (operation.in_place and operation.scalars and absorbed.share == 1.0) or operation.parameter:
-        return False
-    shipped = operation.in_optimizer and not operation.call
-    own = operation.phase != "backward" and not shipped and elements(operation.outputs[0]) >= FEWEST_ELEMENTS
-    return own and 0 < abs(1 - operation.scalars[0]) < effective_roundoff(operation.outputs[0]) / 2
 
 
 def _of_wide_state(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
