@@ -71,6 +71,8 @@ class Absorption(Rule):
         absorbed = candidate.operation.absorbed
         if absorbed is not None and absorbed.carried:
             return f"store the accumulator in {wide}: {widened(candidate.operation, wide)}"
+        if absorbed is not None and absorbed.rounds and not candidate.operation.in_place:
+            return f"add to the state in {wide}, as it is stored: {widened(candidate.operation, wide)}"
         if candidate.operation.derived:
             held = f"keep the weights in {wide}, and .grad with them; or after each backward pass add .grad to a {wide} tensor"
             return held if candidate.operation.in_place else added_wide(wide)
@@ -153,7 +155,8 @@ def _place(operation: Operation) -> tuple[str, int]:
 
 
 def _of_wide_state(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
-    """A state that is stored wide from one call of a model to the next, and to which a low format adds.
+    """A state that is stored wide from one turn to the next, and to which a low format adds. Between them a model is called, a gradient is computed
+    or an optimizer steps, so it is not one computation that comes to its end.
 
     After its first round the state is a number of the low format. Then rounding to nearest loses an update of less than half a spacing as a whole,
     in each round, and nothing of it waits for the next. So the loss grows with the rounds, without end, if the updates have a direction and do not

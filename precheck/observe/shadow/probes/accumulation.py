@@ -35,6 +35,9 @@ SAMPLE = 1024
 ABSORBING = 0.5
 """An addition counts as absorbed if at least this share of the elements that should move keep their bits."""
 
+CARRYING = {"copy"} | (ops.MEETING - ops.ADDITIONS)
+"""Ops whose result is an accumulator again: copies, and bounds that change no number."""
+
 Samples = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -51,7 +54,7 @@ class Accumulator:
     times: int = 0
     way: float = 0.0  # how far `exact` has gone, each update for itself
     unscaled: torch.Tensor | None = None  # `exact` before a factor, which is part of the update that the next addition ends: m * d + (1 - d) * x
-    rounds: int = 0  # how often an addition read it through a cast, from a wide format that had stored it while a model ran or an optimizer stepped
+    rounds: int = 0  # how often an addition read it through a cast, from a wide format that had stored it between turns of a training
     turns: int = 0  # `ModuleTracker.turns` at the last addition
 
     def goes(self, exact: torch.Tensor | None, *, scales: bool) -> None:
@@ -96,8 +99,8 @@ class Accumulation:
             return
         if call.operation.derived and call.plan.base == "add" and values[0].low:
             self.gradients.added(call, outputs[0], values[0])
-        if call.plan.base == "copy" and not call.before:
-            self.copied(call, outputs[0])
+        if call.plan.base in CARRYING and not call.before:
+            self.carried(call, outputs[0])
         if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
             return
         if call.before:
@@ -118,11 +121,15 @@ class Accumulation:
         was, source = operand
         self._one(call, outputs[0], values[0], was, source)
 
-    def copied(self, call: Call, output: torch.Tensor) -> None:
-        """After a copy into a whole tensor: it holds the accumulator now."""
-        target, source = self.memory.find(output), call.cells[-1]
-        if target is not None and source is not None and target.content.numel() == source.content.numel() == output.numel():
-            target.accumulator = source.accumulator
+    def carried(self, call: Call, output: torch.Tensor) -> None:
+        """After a copy into a whole tensor, or a clamp that gave each number back: the result is the accumulator now."""
+        target = self.memory.find(output)
+        for tensor, cell in zip(call.floats, call.cells, strict=True):
+            if target is None or cell is None or cell is target or cell.accumulator is None:
+                continue
+            whole = tensor.shape == output.shape and target.content.numel() == cell.content.numel() == output.numel()
+            if whole and bool(torch.eq(sampled(tensor, SAMPLE), sampled(output, SAMPLE)).all()):
+                target.accumulator = cell.accumulator
 
     def stored(self, call: Call, output: torch.Tensor, value: Value) -> None:
         """After a cast to a low format: if it stores a state that it also stored one iteration of the loop before, measures what the iteration
