@@ -7,6 +7,7 @@ whether bits changed: stochastic rounding and Kahan summation leave most bits un
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -14,16 +15,15 @@ from precheck import formats, ops
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.causes import SWALLOWED
 from precheck.analysis.propagation.output_impact import ROUNDINGS, goes_on, taken
-from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
+from precheck.analysis.propagation.provenance import effective_roundoff, elements, percent, read_at
 from precheck.analysis.training.displacements import AIMLESS, INTENDED, LOST_UPDATE, UPDATES
 from precheck.observe.shadow.op_notes import Absorbed
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.accumulation import ABSORBING
 from precheck.observe.shadow.signed_terms import takes_back
-from precheck.rules.absorption import lost_factors
+from precheck.rules.absorption import stored_values
 from precheck.rules.advice import added_wide, others_widened, since, widened
 from precheck.rules.rule import Candidate, Rule
 
@@ -47,6 +47,27 @@ FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
 
 
+@dataclasses.dataclass(slots=True)
+class LostFactors:
+    """The factors on one line that were too near to one to change any number of a state. Only the last op is kept, however long the loop is."""
+
+    count: int = 0
+    lost: float = 0.0  # what they should have changed together, relative to the state
+    last: Operation = dataclasses.field(init=False)
+
+    def add(self, operation: Operation) -> None:
+        self.count, self.lost, self.last = self.count + 1, self.lost + abs(1 - operation.scalars[0]), operation
+
+    def candidates(self) -> Iterator[Candidate]:
+        """A decay that never has an effect, where the factors should have changed the state by what the format can show. Additions to it may all
+        arrive. But nothing is ever forgotten, so in the end the state stands for the whole way and not for the last 1/(1 - s) additions."""
+        made, u = self.last.outputs[0], effective_roundoff(self.last.outputs[0])
+        if self.count >= UPDATES and self.lost >= INTENDED * u:
+            text = (f"{self.count} factors of {self.last.scalars[0]:.6g} changed no element: the numbers of {made.dtype} are at least "
+                    f"{percent(u)}% apart, so what was added is never forgotten")  # fmt: skip
+            yield Candidate("absorption", self.last, text, self.lost / u, INTENDED)
+
+
 class Absorption(Rule):
     limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, AGREEING, ROUNDS, LASTING, AIMLESS,
               SWALLOWED)  # fmt: skip
@@ -56,7 +77,7 @@ class Absorption(Rule):
         self.closed: set[str] = set()  # lines with a finding
         self.most: dict[str, int] = {}  # for each line, the most additions to one value
         self.judged: set[int] = set()  # accumulators with a finding, by the number of their first absorbed addition
-        self.factors: dict[tuple[str, int], lost_factors.LostFactors] = {}  # for each line and accumulator
+        self.factors: dict[tuple[str, int], LostFactors] = {}  # for each line and accumulator
 
     def noted(self, operation: Operation, part: Part) -> Iterator[Candidate]:
         if operation.absorbed is not None:
@@ -64,8 +85,8 @@ class Absorption(Rule):
             self._count(operation, operation.absorbed, judged=candidate is not None)
             if candidate is not None:
                 yield candidate
-            elif elements(operation.outputs[0]) >= FEWEST_ELEMENTS and lost_factors.without_effect(operation, operation.absorbed):
-                self.factors.setdefault(_place(operation), lost_factors.LostFactors()).add(operation)
+            elif _without_effect(operation, operation.absorbed):
+                self.factors.setdefault(_place(operation), LostFactors()).add(operation)
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
         absorbed = candidate.operation.absorbed
@@ -154,6 +175,19 @@ def _place(operation: Operation) -> tuple[str, int]:
     return operation.blamed, (first or operation).number
 
 
+def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
+    """Whether the program multiplies a stored state by a number that is so near to one that the format gives each number back.
+
+    The numbers next to x are at least u·|x| away, so a factor within u/2 of one leaves every number as it is. A step of torch's own optimizers is
+    left out: the format of its state is that of the weight.
+    """
+    if operation.base != "mul" or not (operation.in_place and operation.scalars and absorbed.share == 1.0) or operation.parameter:
+        return False
+    shipped = operation.in_optimizer and not operation.call
+    own = operation.phase != "backward" and not shipped and elements(operation.outputs[0]) >= FEWEST_ELEMENTS
+    return own and 0 < abs(1 - operation.scalars[0]) < effective_roundoff(operation.outputs[0]) / 2
+
+
 def _of_wide_state(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
     """A state that is stored wide from one turn to the next, and to which a low format adds. Between them a model is called, a gradient is computed
     or an optimizer steps, so it is not one computation that comes to its end.
@@ -210,7 +244,7 @@ def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:
     """Whether a stored value has stood still so far, after too few additions for a verdict. It was to move by more than the roundings of float32 in
     as many additions can make, which move an average of what stands still itself."""
     first = absorbed.first if absorbed.first is not None else operation
-    kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
+    kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and stored_values.accumulates(first))
     still = absorbed.share >= UNCHANGED_SHARE and absorbed.arrived < LOST_UPDATE and elements(value) >= FEWEST_ELEMENTS
     own = operation.phase in ("forward", "data") and not operation.in_optimizer  # the latter are averages beside the model's calls, under no_grad
     return kept and still and own and absorbed.intended > absorbed.additions * formats.FP32.unit_roundoff
@@ -240,48 +274,12 @@ def _of_merged_update(operation: Operation, value: Value, absorbed: Absorbed, re
     if not adding or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
     small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEWEST_ELEMENTS
-    kept = _written_back if copied else _kept
+    kept = stored_values.written_back if copied else stored_values.kept
     lost = absorbed.share > UNCHANGED_SHARE and absorbed.lost > LOST_UPDATE
     if small and lost and kept(operation, value, readers) and not remainder_kept(value, readers):
         text = f"{100 * absorbed.lost:.0f}% of what is added is lost: {100 * absorbed.share:.0f}% of the elements do not change"
         return Candidate("absorption", operation, text, absorbed.lost, LOST_UPDATE)
     return None
-
-
-def _written_back(operation: Operation, value: Value, readers: Readers) -> bool:
-    """Whether a stored weight is overwritten with itself and something that is computed without it, and nothing keeps the wide sum: neither a master
-    copy, nor a weight that is only scaled or cut anew, nor a sum with random draws, which may round it at random."""
-    target, total = operation.inputs[0], operation.inputs[1]
-    origin = causes.before_copies(target).maker
-    stored = bool(operation.parameter) and (origin is None or origin.base in ops.CONSTANTS)
-    while stored and not total.alive and len(readers.get(total, ())) == 1 and total.maker is not None:
-        terms = [each for each in total.maker.inputs if elements(each) == elements(value)]
-        if len(terms) != 1:
-            without = [each for each in terms if target not in causes.ancestors([each])]
-            drawn = total.maker.drawn or any(each.maker is not None and each.maker.base in ops.DRAWN for each in causes.ancestors(without))
-            return total.maker.base in ops.SUMS and 0 < len(without) < len(terms) and not drawn
-        total = terms[0]
-    return False
-
-
-def _accumulates(first: Operation) -> bool:
-    """Whether the first of several additions adds to a stored value, or to one that was scaled as an average is: `average.mul_(0.9).add_(new)`."""
-    held = first.inputs[0].maker if first.inputs else None
-    return (held is not None and held.base == "mul") or not first.inputs or _stored(first)
-
-
-def _stored(operation: Operation) -> bool:
-    """Whether an addition's target was stored before, as a state or a weight is. A block's input is not, if what is added is computed from it."""
-    target = causes.before_copies(operation.inputs[0])
-    return (target.maker is None or target.maker.base in ops.CONSTANTS) and target not in causes.ancestors(operation.inputs[1:])
-
-
-def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
-    """Whether an op adds in place to a stored value, or adds to a whole weight and the sum is used as a weight."""
-    if operation.in_place:
-        return _stored(operation)
-    whole = any(source.maker is None and elements(source) == elements(value) for source in operation.inputs)
-    return bool(operation.parameter) and whole and all(_weighs(reader, value) for reader in readers.get(value, ()) if reader.phase == "forward")
 
 
 @exempts(
@@ -293,7 +291,3 @@ def remainder_kept(value: Value, readers: Readers) -> bool:
     arrived = [made for reader in readers.get(value, ()) if takes_back(reader) for made in reader.outputs]
     rests = [reader for made in arrived for reader in readers.get(made, ()) if reader.base in ops.SUMS]
     return any(reader.in_place or any(readers.get(made) for made in reader.outputs) for reader in rests)
-
-
-def _weighs(reader: Operation, value: Value) -> bool:
-    return is_alias(reader, value) or reader.base in ops.MOVING or (reader.base in ops.PRODUCTS and reader.inputs[-1] is value)
