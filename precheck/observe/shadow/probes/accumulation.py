@@ -159,9 +159,9 @@ class Accumulation:
         turns = call.mode.tracker.turns
         held, source = (call.inputs[_place(call, output)], cell) if operand is None else (operand[1].value, operand[1])
         cast = held.maker is not None and held.maker.base == "_to_copy"
-        if operand is not None or cast:
-            known = source.accumulator
-            cell.accumulator = None if known is None else dataclasses.replace(known, rounds=known.rounds + (cast and turns > known.turns))
+        if (known := source.accumulator) is not None:  # a copy may keep it as it is, and bring it back
+            known = dataclasses.replace(known, rounds=known.rounds + (cast and turns > known.turns))
+        cell.accumulator = known
         if value.nonfinite:
             return
         host = fetched([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given])
