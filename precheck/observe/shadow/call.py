@@ -12,7 +12,7 @@ from precheck.observe.shadow.comparing.statistics import compare
 from precheck.observe.shadow.memory.cells import Cell
 from precheck.observe.shadow.memory.stable_ids import is_parameter
 from precheck.observe.shadow.memory.storages import whole
-from precheck.observe.shadow.operations import Operation, Phase, Value
+from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes import casts, draws, flips, masks, partial_writes, perturbation
 from precheck.observe.shadow.replaying.replay import OpCall, addressable, tensors_in, with_written
 from precheck.torch_internals import backward_node, in_backward, nesting, storage_key
@@ -123,9 +123,7 @@ class Call:
         backward, derived, line, module, caller, site = mode.lines.locate(tracker.module, depth=5)
         if not backward and in_backward() and backward_node() is None:
             backward = derived = True  # a callback at the end of the backward pass, as DDP and FSDP queue
-        phase: Phase = "backward" if backward else "optimizer" if tracker.optimizing else "forward"
-        if phase == "forward" and tracker.entered and not tracker.stack and not torch.is_grad_enabled():
-            phase = "data"
+        phase = tracker.phase(backward)
         numbers = (int, float) if self.plan.base == "pow" else float  # an integer exponent matters as much as a float
         given = (*self.args, *self.op.kwargs.values()) if self.op.kwargs else self.args
         scalars = tuple([float(value) for value in given if isinstance(value, numbers)])

@@ -160,6 +160,9 @@ class Absorbed:
     first: Operation | None = None
     carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each iteration
     steady: float = 0.0  # |displacement| / sum of |additions|, without losses: 1 if all are in one direction, 1/√n if they are independent
+    rounds: int = 0  # how often it was read through a cast, from a wide format that had stored it between turns of a training
+    followed: float = 0.0  # `arrived`, beside the shadow's own displacement: what the program computes of the sum follows it there
+    pace: float = 0.0  # how far the last addition moved the shadow, over the mean of all
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ from precheck import formats, ops
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.causes import SWALLOWED
 from precheck.analysis.propagation.output_impact import ROUNDINGS, goes_on, taken
-from precheck.analysis.propagation.provenance import effective_roundoff, elements, is_alias, percent, read_at
-from precheck.analysis.training.displacements import INTENDED, LOST_UPDATE, UPDATES
+from precheck.analysis.propagation.provenance import effective_roundoff, elements, percent, read_at
+from precheck.analysis.training.displacements import AIMLESS, INTENDED, LOST_UPDATE, UPDATES
 from precheck.observe.shadow.op_notes import Absorbed
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.probes.accumulation import ABSORBING
 from precheck.observe.shadow.signed_terms import takes_back
+from precheck.rules.absorption import stored_values
 from precheck.rules.advice import added_wide, others_widened, since, widened
 from precheck.rules.rule import Candidate, Rule
 
@@ -33,6 +33,15 @@ UNCHANGED_SHARE = Limit(ABSORBING, "share of the elements")
 """An addition may have been absorbed if it leaves at least this share unchanged. The shadow follows an accumulator from such an addition on."""
 STEADY = Limit(0.75, "share of the way")
 """Updates that have one direction: what they add up to is at least this share of the sum of their sizes. Four independent ones make half of it."""
+AGREEING = Limit(4, "signs")
+"""In n rounds the updates of one number have the same sign by chance once in 2^(n - 1) times. So many signs after the first are to agree, of all
+numbers of a state together: by chance once in 16 times."""
+ROUNDS = Limit(3, "rounds")
+"""The fewest rounds in which a state that is stored wide stands still. Of the way of two independent updates 0.71 is left, of three 0.58: less than
+`STEADY` by more than chance."""
+LASTING = Limit(0.5, "share of the mean update")
+"""Updates go on if the latest one is at least this share of their mean. Of those that are halved each time, as on the way to a fixed point, the
+fourth is a quarter of it, and less than a spacing of the sum is still to come."""
 ACCUMULATORS = ops.ADDITIONS | ops.BLENDS | {"copy"}
 FEWEST_ELEMENTS = Limit(16, "elements")
 """With fewer elements, half of them may be unchanged by chance."""
@@ -60,7 +69,8 @@ class LostFactors:
 
 
 class Absorption(Rule):
-    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, SWALLOWED)
+    limits = (TIMES, ROUNDINGS, UPDATES, LOST_UPDATE, INTENDED, UNCHANGED_SHARE, FEWEST_ELEMENTS, STEADY, AGREEING, ROUNDS, LASTING, AIMLESS,
+              SWALLOWED)  # fmt: skip
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, int], Operation] = {}  # for each line and value, the last addition, if it stands still after too few
@@ -82,6 +92,8 @@ class Absorption(Rule):
         absorbed = candidate.operation.absorbed
         if absorbed is not None and absorbed.carried:
             return f"store the accumulator in {wide}: {widened(candidate.operation, wide)}"
+        if absorbed is not None and absorbed.rounds and not candidate.operation.in_place:
+            return f"add to the state in {wide}, as it is stored: {widened(candidate.operation, wide)}"
         if candidate.operation.derived:
             held = f"keep the weights in {wide}, and .grad with them; or after each backward pass add .grad to a {wide} tensor"
             return held if candidate.operation.in_place else added_wide(wide)
@@ -124,6 +136,8 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
     u = _unit(value, readers)
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by the share of the whole step that arrived
+    if absorbed.carried and absorbed.first is not None and absorbed.first.outputs[0].drift >= AIMLESS:
+        return None  # it was another number than the shadow's before, so the shadow's way is not what it lost
     kept = operation.in_place or absorbed.carried
     if not kept and _only_reads(operation, absorbed, readers):
         return None  # the additions before this one are judged where they are made
@@ -138,7 +152,8 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
         share = 100 * max(0.0, absorbed.arrived)
         text = f"{share:.0f}% of what {absorbed.additions} updates in a row should add arrived: most are too small to change the accumulator"
         return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
-    return _of_starved_average(operation, value, absorbed) or _of_merged_update(operation, value, absorbed, readers)
+    found = _of_wide_state(operation, value, absorbed) or _of_starved_average(operation, value, absorbed)
+    return found or _of_merged_update(operation, value, absorbed, readers)
 
 
 def _unit(value: Value, readers: Readers) -> float:
@@ -171,6 +186,27 @@ def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
     shipped = operation.in_optimizer and not operation.call
     own = operation.phase != "backward" and not shipped and elements(operation.outputs[0]) >= FEWEST_ELEMENTS
     return own and 0 < abs(1 - operation.scalars[0]) < effective_roundoff(operation.outputs[0]) / 2
+
+
+def _of_wide_state(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
+    """A state that is stored wide from one turn to the next, and to which a low format adds. Between them a model is called, a gradient is computed
+    or an optimizer steps, so it is not one computation that comes to its end.
+
+    After its first round the state is a number of the low format. Then rounding to nearest loses an update of less than half a spacing as a whole,
+    in each round, and nothing of it waits for the next. So the loss grows with the rounds, without end, if the updates have a direction and do not
+    fade. It is judged by the spacing of the format that stores the state, which is there to hold such updates.
+    """
+    wide = formats.FP32.unit_roundoff
+    in_a_row = min(absorbed.rounds + 1, absorbed.times) >= ROUNDS and absorbed.share >= UNCHANGED_SHARE
+    directed = absorbed.steady >= STEADY and absorbed.pace >= LASTING and elements(value) * absorbed.rounds >= AGREEING
+    lost = max(absorbed.arrived, absorbed.followed) < LOST_UPDATE and absorbed.intended >= INTENDED * wide * absorbed.additions
+    if not (in_a_row and directed and lost):
+        return None
+    text = (
+        f"{100 * max(0.0, absorbed.arrived):.0f}% of what {absorbed.rounds + 1} rounds in a row should add arrived: each casts a stored state to "
+        f"{value.dtype} and adds to it, and most updates are too small to change a number of {value.dtype}"
+    )
+    return Candidate("absorption", operation, text, absorbed.arrived, LOST_UPDATE)
 
 
 def _of_starved_average(operation: Operation, value: Value, absorbed: Absorbed) -> Candidate | None:
@@ -208,7 +244,7 @@ def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:
     """Whether a stored value has stood still so far, after too few additions for a verdict. It was to move by more than the roundings of float32 in
     as many additions can make, which move an average of what stands still itself."""
     first = absorbed.first if absorbed.first is not None else operation
-    kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
+    kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and stored_values.accumulates(first))
     still = absorbed.share >= UNCHANGED_SHARE and absorbed.arrived < LOST_UPDATE and elements(value) >= FEWEST_ELEMENTS
     own = operation.phase in ("forward", "data") and not operation.in_optimizer  # the latter are averages beside the model's calls, under no_grad
     return kept and still and own and absorbed.intended > absorbed.additions * formats.FP32.unit_roundoff
@@ -238,48 +274,12 @@ def _of_merged_update(operation: Operation, value: Value, absorbed: Absorbed, re
     if not adding or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
     small = absorbed.additions == 1 and absorbed.intended < value.roundoff and elements(value) >= FEWEST_ELEMENTS
-    kept = _written_back if copied else _kept
+    kept = stored_values.written_back if copied else stored_values.kept
     lost = absorbed.share > UNCHANGED_SHARE and absorbed.lost > LOST_UPDATE
     if small and lost and kept(operation, value, readers) and not remainder_kept(value, readers):
         text = f"{100 * absorbed.lost:.0f}% of what is added is lost: {100 * absorbed.share:.0f}% of the elements do not change"
         return Candidate("absorption", operation, text, absorbed.lost, LOST_UPDATE)
     return None
-
-
-def _written_back(operation: Operation, value: Value, readers: Readers) -> bool:
-    """Whether a stored weight is overwritten with itself and something that is computed without it, and nothing keeps the wide sum: neither a master
-    copy, nor a weight that is only scaled or cut anew, nor a sum with random draws, which may round it at random."""
-    target, total = operation.inputs[0], operation.inputs[1]
-    origin = causes.before_copies(target).maker
-    stored = bool(operation.parameter) and (origin is None or origin.base in ops.CONSTANTS)
-    while stored and not total.alive and len(readers.get(total, ())) == 1 and total.maker is not None:
-        terms = [each for each in total.maker.inputs if elements(each) == elements(value)]
-        if len(terms) != 1:
-            without = [each for each in terms if target not in causes.ancestors([each])]
-            drawn = total.maker.drawn or any(each.maker is not None and each.maker.base in ops.DRAWN for each in causes.ancestors(without))
-            return total.maker.base in ops.SUMS and 0 < len(without) < len(terms) and not drawn
-        total = terms[0]
-    return False
-
-
-def _accumulates(first: Operation) -> bool:
-    """Whether the first of several additions adds to a stored value, or to one that was scaled as an average is: `average.mul_(0.9).add_(new)`."""
-    held = first.inputs[0].maker if first.inputs else None
-    return (held is not None and held.base == "mul") or not first.inputs or _stored(first)
-
-
-def _stored(operation: Operation) -> bool:
-    """Whether an addition's target was stored before, as a state or a weight is. A block's input is not, if what is added is computed from it."""
-    target = causes.before_copies(operation.inputs[0])
-    return (target.maker is None or target.maker.base in ops.CONSTANTS) and target not in causes.ancestors(operation.inputs[1:])
-
-
-def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
-    """Whether an op adds in place to a stored value, or adds to a whole weight and the sum is used as a weight."""
-    if operation.in_place:
-        return _stored(operation)
-    whole = any(source.maker is None and elements(source) == elements(value) for source in operation.inputs)
-    return bool(operation.parameter) and whole and all(_weighs(reader, value) for reader in readers.get(value, ()) if reader.phase == "forward")
 
 
 @exempts(
@@ -291,7 +291,3 @@ def remainder_kept(value: Value, readers: Readers) -> bool:
     arrived = [made for reader in readers.get(value, ()) if takes_back(reader) for made in reader.outputs]
     rests = [reader for made in arrived for reader in readers.get(made, ()) if reader.base in ops.SUMS]
     return any(reader.in_place or any(readers.get(made) for made in reader.outputs) for reader in rests)
-
-
-def _weighs(reader: Operation, value: Value) -> bool:
-    return is_alias(reader, value) or reader.base in ops.MOVING or (reader.base in ops.PRODUCTS and reader.inputs[-1] is value)

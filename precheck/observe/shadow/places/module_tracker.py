@@ -20,6 +20,7 @@ from precheck import interrupts
 from precheck.observe.models.adapters import named_modules, named_parameters, symbolic
 from precheck.observe.models.stack_depth import room
 from precheck.observe.shadow.memory.stable_ids import Identities, WeakReference
+from precheck.observe.shadow.operations import Phase
 
 _WRAPPED = "_orig_mod"  # the attribute in which torch.compile keeps the original module
 
@@ -47,6 +48,8 @@ class ModuleTracker:
         self.stepping: Any = None  # the optimizer whose step is running
         self.shipped = False  # whether that optimizer is torch's own
         self.step = 1
+        self.turns = 0  # calls of root modules, backward passes and optimizer steps so far
+        self.backward = False  # whether the latest op was one of a backward pass
         self.scale = 1.0
         self.entered = False  # whether any module has run
         self.compiled = False  # whether one of them was torch.compile's
@@ -105,6 +108,14 @@ class ModuleTracker:
     def _gradient(self, parameter: torch.Tensor) -> None:
         self.on_gradient(self.name_of(parameter), parameter)
 
+    def phase(self, backward: bool) -> Phase:
+        """The phase of the op that comes now. What is computed beside a model's calls, without gradients, are data."""
+        self.turns += backward and not self.backward
+        self.backward = backward
+        if backward or self.optimizing:
+            return "backward" if backward else "optimizer"
+        return "data" if self.entered and not self.stack and not torch.is_grad_enabled() else "forward"
+
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
         handles = [
@@ -139,6 +150,7 @@ class ModuleTracker:
             return
         if not self.stack:
             self.on_call()
+            self.turns += 1
         self.entered = True
         self.compiled |= _WRAPPED in module._modules or module._compiled_call_impl is not None
         if module not in self._names:  # the first root is the model; others, mostly losses, are named by their class
@@ -168,6 +180,7 @@ class ModuleTracker:
         if not self.belongs():
             return
         self.optimizing = max(0, self.optimizing - 1)
+        self.turns += 1
         self.stepping = None
         for tell in self.after_step:
             tell(optimizer)

@@ -35,6 +35,9 @@ SAMPLE = 1024
 ABSORBING = 0.5
 """An addition counts as absorbed if at least this share of the elements that should move keep their bits."""
 
+CARRYING = {"copy"} | (ops.MEETING - ops.ADDITIONS)
+"""Ops whose result is an accumulator again: copies, and bounds that change no number."""
+
 Samples = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -51,6 +54,8 @@ class Accumulator:
     times: int = 0
     way: float = 0.0  # how far `exact` has gone, each update for itself
     unscaled: torch.Tensor | None = None  # `exact` before a factor, which is part of the update that the next addition ends: m * d + (1 - d) * x
+    rounds: int = 0  # how often an addition read it through a cast, from a wide format that had stored it between turns of a training
+    turns: int = 0  # `ModuleTracker.turns` at the last addition
 
     def goes(self, exact: torch.Tensor | None, *, scales: bool) -> None:
         """Takes in what `exact` became by one op. `scales`: the op is a factor."""
@@ -77,16 +82,15 @@ class Accumulation:
     ) -> dict[int, Samples]:  # fmt: skip
         """Samples of the accumulators that an op is about to overwrite, by the tensor's id. Weights in an optimizer step belong to `updates`."""
         stored = planned.base == "copy" and bool(cells) and stored_states.from_overwritten(operation, cells[0])
-        adding = planned.base in ops.ACCUMULATING or stored
-        if not adding or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
-            for tensor, cell in zip(floats, cells, strict=True):
-                if id(tensor) in written and cell is not None:
-                    cell.accumulator = None
-            return {}
+        adding = (planned.base in ops.ACCUMULATING or stored) and not (operation.in_optimizer and operation.parameter)
+        adding = adding and _adds_in_place(planned, floats, written)
         kept = {}
         for tensor, cell in zip(floats, cells, strict=True):
-            if id(tensor) in written and cell is not None and cell.value.low:
-                kept[id(tensor)] = (_copied(tensor), _copied(self.memory.view(cell, tensor)))
+            if id(tensor) in written and cell is not None:
+                if adding and cell.value.low:
+                    kept[id(tensor)] = (_copied(tensor), _copied(self.memory.view(cell, tensor)))
+                else:
+                    cell.accumulator = None
         return kept
 
     def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
@@ -95,6 +99,8 @@ class Accumulation:
             return
         if call.operation.derived and call.plan.base == "add" and values[0].low:
             self.gradients.added(call, outputs[0], values[0])
+        if call.plan.base in CARRYING and not call.before:
+            self.carried(call, outputs[0])
         if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
             return
         if call.before:
@@ -115,6 +121,16 @@ class Accumulation:
         was, source = operand
         self._one(call, outputs[0], values[0], was, source)
 
+    def carried(self, call: Call, output: torch.Tensor) -> None:
+        """After a copy into a whole tensor, or a clamp that gave each number back: the result is the accumulator now."""
+        target = self.memory.find(output)
+        for tensor, cell in zip(call.floats, call.cells, strict=True):
+            if target is None or cell is None or cell is target or cell.accumulator is None:
+                continue
+            whole = tensor.shape == output.shape and target.content.numel() == cell.content.numel() == output.numel()
+            if whole and bool(torch.eq(sampled(tensor, SAMPLE), sampled(output, SAMPLE)).all()):
+                target.accumulator = cell.accumulator
+
     def stored(self, call: Call, output: torch.Tensor, value: Value) -> None:
         """After a cast to a low format: if it stores a state that it also stored one iteration of the loop before, measures what the iteration
         absorbed."""
@@ -133,18 +149,26 @@ class Accumulation:
     def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, operand: tuple[torch.Tensor, Cell] | None = None) -> None:
         """Measures one accumulator. `operand` is the tensor that was added to and its cell, if that is not the output itself."""
         cell = self.memory.find(output)
-        if cell is None or not value.low:
+        if cell is None:
+            return
+        if not value.low:
+            cell.accumulator = None
             return
         operation, added = call.operation, additions.on_samples(call, output if operand is None else operand[0], SAMPLE)
         given, again = added or ([], None)
-        if operand is not None:
-            source = operand[1]
-            cell.accumulator = None if source.accumulator is None else dataclasses.replace(source.accumulator)
+        turns = call.mode.tracker.turns
+        held, source = (call.inputs[_place(call, output)], cell) if operand is None else (operand[1].value, operand[1])
+        cast = held.maker is not None and held.maker.base == "_to_copy"
+        if (known := source.accumulator) is not None:  # a copy may keep it as it is, and bring it back
+            known = dataclasses.replace(known, rounds=known.rounds + (cast and turns > known.turns))
+        cell.accumulator = known
         if value.nonfinite:
             return
         host = fetched([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given])
         further = None if again is None else lambda held: again(held, host[4:])
         found = self._followed(operation, cell, (host[0], host[1]), (host[2], host[3]), value, further, host[4:])
+        if cell.accumulator is not None:
+            cell.accumulator.turns = turns
         if found is not None and (operation.absorbed is None or found.times > operation.absorbed.times):
             operation.absorbed = found
 
@@ -211,11 +235,11 @@ class Accumulation:
             return None
         if (held := accumulator.exact) is not None:
             accumulator.goes(None if again is None else again(held), scales=operation.base in ops.SCALING)
-        return _absorbed(accumulator, stuck, now, value)
+        return _absorbed(accumulator, stuck, norm(now[1] - was[1]), now, value)
 
 
-def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value) -> Absorbed:
-    """The figures since the accumulator's first absorbed addition."""
+def _absorbed(accumulator: Accumulator, stuck: float, latest: float, now: Samples, value: Value) -> Absorbed:
+    """The figures since the accumulator's first absorbed addition. `latest` is how far the last one moved the shadow."""
     wide, exact = now[1].dtype, accumulator.exact
     start = accumulator.start[0].to(wide)
     covered = now[0].to(wide) - start
@@ -223,10 +247,13 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
     drift = value.drift if exact is None else ratio(norm(covered - meant), norm(exact))
     size = norm(meant)
     steady = 0.0 if exact is None else min(1.0, ratio(size, accumulator.way))  # after a factor alone the way is that of the updates before
+    shadow = now[1] - accumulator.start[1]
     return Absorbed(
         stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
         intended=max(ratio(size, norm(start)), ratio(size * size, math.sqrt(meant.numel()) * norm(start * meant))),
         lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first, steady=steady,
+        rounds=accumulator.rounds, followed=ratio(float((covered * shadow).sum()), norm(shadow) ** 2),
+        pace=ratio(latest * accumulator.additions, norm(shadow)),
     )  # fmt: skip
 
 
@@ -235,6 +262,10 @@ def _compensated(call: Call) -> None:
     for cell in call.cells:
         if cell is not None and cell.accumulator is not None:
             cell.accumulator.exact = None
+
+
+def _place(call: Call, tensor: torch.Tensor) -> int:
+    return next(place for place, each in enumerate(call.floats) if each is tensor)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
