@@ -27,6 +27,8 @@ MEETING = ADDITIONS | where(lambda op: op.kind is Kind.BOUND)
 """Ops in which two operands meet as equals, so that the smaller one, or the larger, may be lost. In a product neither is."""
 SUMS = ADDITIONS | REDUCED
 """Sums of few terms, which may cancel, and whose absolute errors add up: sums of two operands, and sums over ranks."""
+LINEAR_IN = {name: frozenset(ord(letter) - ord("a") for letter in row.linear) for name, row in REGISTRY.items() if row.linear not in ("", "...")}
+"""The places of the operands in which an op is linear: their relative errors are passed on as they are, or averaged."""
 PRODUCTS = where(lambda op: op.kind is Kind.CONTRACTION)
 """Sums of products: matrix products, inner products, convolutions."""
 SCALING = where(lambda op: op.kind in (Kind.PRODUCT, Kind.QUOTIENT))

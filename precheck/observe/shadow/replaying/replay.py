@@ -179,8 +179,7 @@ def floats_in(values: Iterable[Any], found: list[torch.Tensor]) -> list[torch.Te
 def addressable(tensor: torch.Tensor) -> bool:
     """Whether sizes and strides locate the tensor's numbers in its storage. False for sparse, nested, quantised, meta and wrapper tensors."""
     kind = type(tensor)
-    own = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested and not tensor.is_quantized
-    return own and (kind in PLAIN or not wraps(kind))
+    return tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized) and (kind in PLAIN or not wraps(kind))
 
 
 def wraps(kind: Any) -> bool:
