@@ -18,7 +18,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.ledger import exempts
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
-from precheck.analysis.propagation.output_impact import healed
+from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import (
     descendants,
     effective_roundoff,
@@ -30,6 +30,7 @@ from precheck.analysis.propagation.provenance import (
     underflow_threshold,
     zero_origin,
 )
+from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.function_limits import ADDED
 from precheck.analysis.unrepresentable import zeros
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
@@ -178,10 +179,18 @@ def _harms(reader: Operation, readers: Readers) -> bool:
 
 
 def _beneath_the_format(value: Value, readers: Readers) -> bool:
-    """Whether the zeros of 1/Inf do no harm: the reference has subnormal numbers there, less than a rounding of the tensor, and all that is made of
-    them is right. A reciprocal of any number beyond a format is subnormal in it."""
-    few = value.largest_zeroed < smallest_normal(value) and value.zeroed <= value.roundoff
-    return few and bool(readers.get(value)) and healed(value, readers, frozenset())
+    """Whether the zeros of 1/Inf do no harm: the reference has subnormal numbers there, less than a rounding of the tensor, and nothing that is made
+    of them is infinite, zero or wrong by more than a few roundings. A reciprocal of any number beyond a format is subnormal in it."""
+    if value.largest_zeroed >= smallest_normal(value) or value.zeroed > value.roundoff or not readers.get(value):
+        return False
+    walk = Walk([value], NEARBY)
+    for _, reader in walk.with_readers(readers):
+        if reader.reads or any(
+            made.nonfinite or made.zeroed > made.roundoff or made.drift > ROUNDINGS * effective_roundoff(made) for made in reader.outputs
+        ):
+            return False
+        walk.follow(made for made in reader.outputs if made.zeros)
+    return walk.whole
 
 
 def _raised_from_minus_infinity(reader: Operation) -> bool:
