@@ -201,6 +201,8 @@ DECOMPOSED = where(lambda op: op.kind is Kind.DECOMPOSITION)
 REPORTING = frozenset({"linalg_cholesky_ex", "linalg_inv_ex", "_linalg_solve_ex", "linalg_lu_factor_ex", "linalg_ldl_factor_ex"})
 """Factorisations that report, as their last result, whether the matrix has one. `REFUSING` raises an error if it has none."""
 REFUSING = "_linalg_check_errors"
+UNORDERED = where(lambda op: op.unordered)
+"""Decompositions whose results come in any order."""
 VECTORS = {(name, place): dim for name, row in REGISTRY.items() for place, dim in row.vectors}
 """Results that hold vectors of arbitrary sign, with the dimension along which a vector lies."""
 FORMS = where(lambda op: op.kind is Kind.FORM)

@@ -33,7 +33,8 @@ _LAYERS = (
 _DECOMPOSITIONS = (
     OpSpec("_linalg_eigh", Kind.DECOMPOSITION, vectors=((1, -2),)),
     OpSpec("_linalg_svd", Kind.DECOMPOSITION, vectors=((0, -2), (2, -1))),
-    *each("linalg_eig linalg_qr", OpSpec("", Kind.DECOMPOSITION)),
+    OpSpec("linalg_eig", Kind.DECOMPOSITION, unordered=True),
+    OpSpec("linalg_qr", Kind.DECOMPOSITION),
 )
 """Vectors of `linalg_eig` are complex with an arbitrary phase. Those of `linalg_qr` have a fixed sign by LAPACK's convention."""
 

@@ -108,6 +108,7 @@ class OpSpec:
     hidden_writes: places of arguments that the kernel writes although its schema does not declare it.
     unwritten: places of results of which the kernel writes only a part. The rest is what was in memory.
     workspace: "payload" if the kernel passes a workspace to its derivative, "packed" if its weights are packed as well.
+    unordered: its results come in any order, as the eigenvalues of a matrix that is not symmetric do.
     vectors: for results that hold vectors of arbitrary sign, their place and the dimension along which a vector lies.
     across: for a collective, whether the ranks' numbers are combined ("sums") or passed on ("copies").
     """
@@ -143,6 +144,7 @@ class OpSpec:
     hidden_writes: tuple[int, ...] = ()
     unwritten: tuple[int, ...] = ()
     workspace: Literal["", "payload", "packed"] = ""
+    unordered: bool = False
     vectors: tuple[tuple[int, int], ...] = ()
     across: Literal["", "sums", "copies"] = ""
 

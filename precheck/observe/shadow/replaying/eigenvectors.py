@@ -1,8 +1,10 @@
-"""Makes the eigenvectors and singular vectors of the reference comparable with those of the run: signs, and bases of spaces with equal values."""
+"""Makes eigenvectors and singular vectors of the reference comparable with those of the run: signs, bases of spaces with equal values, and the order
+of eigenvalues that have none."""
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +21,9 @@ def as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tenso
 
     A left and a right singular vector are rotated together, as their product is the matrix's.
     """
+    if call.plan.base in ops.UNORDERED:
+        _ordered_as(outputs, shadows)
+        return
     lying = {place: ops.VECTORS[call.plan.base, place] for place in range(len(outputs)) if (call.plan.base, place) in ops.VECTORS}
     if not lying or any(outputs[place].is_complex() or not outputs[place].numel() for place in lying):
         return
@@ -36,6 +41,31 @@ def as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tenso
         beyond = _nearest_rotation(rest, torch.ones_like(rest, dtype=torch.bool)) if rest.numel() else rest
         rotated = torch.cat([theirs[..., :pairs] @ rotation, theirs[..., pairs:] @ beyond], -1)
         shadows[place] = rotated if lying[place] == -2 else rotated.mT
+
+
+def _ordered_as(outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
+    """Puts the eigenvalues of the reference, and vectors beside them, into the order of the run: each of the run's takes the nearest that is left,
+    the largest first. A vector of length one has a phase of its own, which is turned to that of the run. Vectors of values that rounding may have parted
+    are the run's: an eigenvalue that a matrix has twice is split by up to the root of a rounding."""
+    values, theirs = outputs[0].to(shadows[0].dtype).reshape(-1, outputs[0].shape[-1]), shadows[0].reshape(-1, outputs[0].shape[-1])
+    if not bool(values.isfinite().all()) or not bool(theirs.isfinite().all()):
+        return
+    apart = (values[:, :, None] - theirs[:, None, :]).abs()
+    order = torch.zeros_like(values, dtype=torch.int64)
+    for row in values.abs().argsort(-1, descending=True).unbind(-1):
+        taken = apart.gather(1, row[:, None, None].expand(-1, 1, apart.shape[-1])).squeeze(1).argmin(-1, keepdim=True)
+        order.scatter_(1, row[:, None], taken)
+        apart.scatter_(2, taken[:, None].expand(-1, apart.shape[1], 1), torch.inf)
+    order = order.reshape(outputs[0].shape)
+    shadows[0] = shadows[0].gather(-1, order)
+    gaps = (outputs[0][..., :, None] - outputs[0][..., None, :]).abs()
+    near = gaps <= math.sqrt(torch.finfo(outputs[0].dtype).eps) * outputs[0].abs().amax(-1)[..., None, None]
+    shared = near.sum(-1, keepdim=True).mT > 1
+    for place in range(1, len(shadows)):
+        vectors = shadows[place].gather(-1, order[..., None, :].expand_as(shadows[place]))
+        phase = (vectors.conj() * outputs[place]).sum(-2, keepdim=True)
+        turned = vectors * torch.where(phase.abs() > 0, phase / phase.abs(), 1.0)
+        shadows[place] = torch.where(shared, outputs[place].to(turned.dtype), turned)
 
 
 def _equal(values: torch.Tensor, within: float) -> torch.Tensor:
