@@ -16,10 +16,11 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.output_impact import GARBAGE, ROUNDINGS, dominated
 from precheck.analysis.propagation.provenance import Origins, absolute_error, effective_roundoff, fills_constant, rounded_bound
+from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, amplification
 from precheck.analysis.rounding.exemptions import Exempting, beneath_all, outweighed, small
 from precheck.analysis.rounding.function_errors import Calls, OwnError
 from precheck.analysis.rounding.function_limits import ROUNDED
-from precheck.analysis.rounding.misroundings import Misrounded, Misroundings
+from precheck.analysis.rounding.misroundings import AMPLIFICATION, Misrounded, Misroundings
 from precheck.analysis.rounding.steep_functions import Steepness
 from precheck.analysis.unrepresentable import whole_numbers
 from precheck.observe.shadow.comparing.statistics import DOUBTFUL
@@ -53,6 +54,7 @@ class Errors:
         self.origins, self.observation, self.readers = origins, Observation(), Readers()
         self.suspects: list[Fact] = []  # facts whose harm is not known yet
         self.explanations: dict[Value, tuple[Fact | None, ...]] = {}  # facts that explain a value's error; None: explained by something else
+        self.small_differences: set[Value] = set()  # values that are made from a small difference of wide numbers
         self.zero_in_theory: set[Value] = set()  # values that are zero in theory, and what has its error from them
         self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
         self.handed_on: set[Fact] = set()  # facts on errors that a function handed on, and that float32 determined there
@@ -65,11 +67,13 @@ class Errors:
         self._begin_part(observation, readers)
         for operation in observation.judged:
             above = inherited = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.explanations.get(value, ())))[:4]
+            excused = self._excused(operation)
             self.handed_on.update(fact for value in operation.inputs if self.explanations.get(value) for fact in self._handed(value, operation))
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
                     continue
                 above = self.explanations[value] = tuple(fact for fact in inherited if not self._is_right_again(fact, operation, value))
+                self.small_differences.update({value} if excused else ())
                 self._judge_whole_numbers(operation, value)
                 self._judge_epsilon(operation, value)
                 if place == 0 and not above:
@@ -112,6 +116,7 @@ class Errors:
     def keep(self, values: Set[Value]) -> None:
         """Forgets all other values, which no later op can read."""
         self.explanations = {value: above for value, above in self.explanations.items() if above and value in values}
+        self.small_differences &= values
         self.zero_in_theory &= values
         self.observation, self.readers = Observation(), {}
         self._begin_part(self.observation, self.readers)
@@ -120,6 +125,11 @@ class Errors:
         """Creates the analyses of this part's operations."""
         self.calls, self.misroundings = Calls(observation, readers), Misroundings(observation, readers)
         self.steepness = Steepness(observation, readers)
+
+    def _excused(self, operation: Operation) -> bool:
+        """Whether a small difference explains the error of the inputs. It does not if they are right again up to a few roundings."""
+        known = any(value in self.small_differences for value in operation.inputs)
+        return known and operation.drift_in > DOUBTFUL * max(map(effective_roundoff, operation.inputs))
 
     def _suspect(self, fact: Fact, value: Value, *exemptions: Exempting, explained_by: tuple[Fact | None, ...] | None = None) -> None:
         """Adds a fact that an exemption may still excuse. `explained_by`: what explains the error of its value from now on; None: the fact alone."""
@@ -186,6 +196,8 @@ class Errors:
     def _judge_unexplained(self, operation: Operation, value: Value) -> None:
         """Judges an error that no earlier fact explains."""
         fact = _of_constant(self.misroundings.fact(operation, value))
+        chained = fact is not None and fact.how == "a difference" and fact.gain >= LOSES_FIVE_BITS > amplification(operation, value)
+        fact = fact if chained or value not in self.small_differences else None
         own = None
         if operation.call and (fact is None or (fact.healed and (_lost(value) or not self.misroundings.healed(value)))):
             own = self.calls.error(operation, value)
@@ -193,12 +205,23 @@ class Errors:
             self._suspect(own, value, self.calls.stays, beneath_all)
             self.unstable.update([own] if float32_leaves_open(value) else [])
             return
+        if value in self.small_differences and not chained:
+            self._judge_after_difference(operation, value)
+            return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
-        if steep is not None and not (steep.chained and self.misroundings.healed(value)):
+        if steep is not None:
             self._suspect(steep, value, outweighed, explained_by=() if steep.table else (steep,))
         elif fact is not None and not float32_leaves_open(value):
             explained_by = () if fact.healed else (fact,)  # what is made good explains nothing that follows from it
             self._suspect(fact, value, small if fact.how == "a product" else outweighed, explained_by=explained_by)
+        elif fact is None and operation.base in ops.SUMS | ops.REDUCTIONS and amplification(operation, value) >= AMPLIFICATION / 2:
+            self.small_differences.add(value)  # a small difference has the error of its inputs, amplified, and so has all that is made from it
+
+    def _judge_after_difference(self, operation: Operation, value: Value) -> None:
+        """Judges a steep function of a small difference. What both lose together is not excused by what the difference has lost."""
+        steep = self.steepness.chained(operation, value)
+        if steep is not None and not self.misroundings.healed(value):
+            self._suspect(steep, value, outweighed)
 
     def _judge_in_step(self, operation: Operation, value: Value) -> None:
         """Judges an error in an optimizer's step that no earlier fact explains: numbers that the step loses, or a share that was rounded to 1."""

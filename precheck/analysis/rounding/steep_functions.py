@@ -42,7 +42,7 @@ class Steep(Fact):
     off: float
     own: float  # the error of the rounding itself
     dtype: str  # to which it rounds
-    table: bool = False  # whether the rounding is a conversion of a tensor that the model holds
+    table: bool  # whether the rounding is a conversion of a tensor that the model holds
     chained: bool = False  # whether a difference before the function has amplified it as well
 
 
@@ -75,15 +75,37 @@ class Steepness:
         made = Attribution(value, self.observation.operations, self.splits)
         cast = self._written(made) or _converted(made)
         if cast is None:
-            chained = _chained(operation, value, made)
-            if chained is None:
-                self.attempts.failed(line)
-            return chained
+            self.attempts.failed(line)
+            return None
         blamed = self._computing(cast) if cast.converts else cast
         return Steep(
             rule="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
             off=value.drift, own=attribution.own_error(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
             severity="note" if cast.converts else "error",  # the precision asks for it, and at few positions its error is small
+        )  # fmt: skip
+
+    def chained(self, operation: Operation, value: Value) -> Steep | None:
+        """The error of a function's result, if a small difference before it has amplified the rounding of one line as well. They may all be in
+        different functions of the program.
+
+        Amplifications multiply, as those of two differences do (`differences.amplified_in_all`). A difference that loses three bits is what correct
+        code has, and so is a function that loses three. Together they lose five bits or more of what one line has stored. That line is blamed if it
+        made three quarters of the square: without it the error is at most half as large. The difference is stored low. A small difference in float32,
+        of what low weights have made, is as exact as its terms, and so is what follows (`Errors.small_differences`).
+        """
+        line = operation.name, operation.blamed
+        if value.dead < DEAD or not _steep(operation, value) or not self.attempts.due(line):
+            return None
+        made = Attribution(value, self.observation.operations, self.splits)
+        cause = made.cause(attribution.written)
+        own = attribution.own_error(cause, cause.outputs[0]) if cause is not None and made.of_line(cause) >= MADE_BY_FUNCTION else 0.0
+        gain = value.drift / max(own, value.rounded) if own else 0.0
+        if cause is None or gain < LOSES_FIVE_BITS or not any(map(_small_difference, made.through)):
+            self.attempts.failed(line)
+            return None
+        return Steep(
+            rule="amplified-rounding", operation=cause, measured=gain, limit=LOSES_FIVE_BITS, shown=operation, off=value.drift, own=own,
+            dtype=cause.outputs[0].dtype, table=False, chained=True,
         )  # fmt: skip
 
     def exponent(self, operation: Operation, value: Value) -> Exponent | None:
@@ -133,35 +155,16 @@ class Steepness:
         return cast
 
 
-def _chained(operation: Operation, value: Value, made: Attribution) -> Steep | None:
-    """The error of a function's result, if a small difference before it has amplified the rounding of one line as well. They may all be in different
-    functions of the program.
-
-    Amplifications multiply, as those of two differences do (`differences.amplified_in_all`). A difference that loses three bits is what correct code
-    has, and so is a function that loses three. Together they lose five bits or more of what one line has stored. That line is blamed if it made three
-    quarters of the square: without it the error is at most half as large. The difference is stored low: one in float32 is as exact as its terms.
-    """
-    cause = made.cause(attribution.written) if value.dead >= DEAD else None
-    own = attribution.own_error(cause, cause.outputs[0]) if cause is not None and made.of_line(cause) >= MADE_BY_FUNCTION else 0.0
-    gain = value.drift / max(own, value.rounded) if own else 0.0
-    if cause is None or gain < LOSES_FIVE_BITS or not any(map(_small_difference, made.through)):
-        return None
-    return Steep(
-        rule="amplified-rounding", operation=cause, measured=gain, limit=LOSES_FIVE_BITS, shown=operation, off=value.drift, own=own,
-        dtype=cause.outputs[0].dtype, chained=True,
-    )  # fmt: skip
-
-
-def _small_difference(operation: Operation) -> bool:
-    """Whether an op subtracts in a low format, and amplifies the error of its terms."""
-    return operation.base in ops.SUMS and operation.outputs[0].kept_low and amplification(operation, operation.outputs[0]) >= DIGITS
-
-
 def _steep(operation: Operation, value: Value) -> bool:
     if (len(operation.inputs) != 1 and operation.base not in INTERPOLATING) or operation.base in NOT_STEEP or operation.plain:
         return False
     grown = value.drift > ADDED * effective_roundoff(value) and value.drift >= GROWN * operation.drift_in > 0
     return grown and determined(value)
+
+
+def _small_difference(operation: Operation) -> bool:
+    """Whether an op subtracts in a low format, and amplifies the error of its terms."""
+    return operation.base in ops.SUMS and operation.outputs[0].kept_low and amplification(operation, operation.outputs[0]) >= DIGITS
 
 
 def _narrowing(operation: Operation) -> bool:
