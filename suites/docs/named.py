@@ -30,7 +30,7 @@ OTHERS = {
     "--only": "suites/planted/score.py", "--through": "suites/planted/score.py", "--fetched": "suites/zoo/reseeded.py",
     "--set": "suites/kernels/benchmark.py", "--given": "suites/field/evidence.py", "--moved": "suites/field/evidence.py",
     "--lines": "suites/planted/score.py", "--train": "suites/architectures/sweep.py", "--watch": "suites/architectures/sweep.py",
-    "--hook-type": "pre-commit", "--master": "examples/training_loop/train.py",
+    "--bodies": "suites/architectures/sweep.py", "--hook-type": "pre-commit", "--master": "examples/training_loop/train.py",
 }  # fmt: skip
 """Options of other programs that pages name, and whose."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 import precheck
+from precheck.observe.shadow.probes.perturbation import disturbed
 
 
 def spectrum(*values: float) -> torch.Tensor:
@@ -44,3 +48,29 @@ def test_eigenvectors_of_a_matrix_that_was_summed_low_are_an_error_still() -> No
         kept = torch.linalg.eigh(((low.T @ low) / 200 - mean[:, None] * mean).float()).eigenvectors * 1.0
     assert kept.isfinite().all()
     assert [each.rule for each in report.errors] == ["cancellation"], report.summary()
+
+
+def general(size: int = 12, rank: int = 12) -> torch.Tensor:
+    """A matrix that is not symmetric, with values of one size."""
+    draw = torch.Generator().manual_seed(3)
+    return torch.randn(size, rank, generator=draw) @ torch.randn(rank, size, generator=draw)
+
+
+@pytest.mark.parametrize("rank", [12, 5])
+def test_eigenvalues_in_another_order_are_the_same(rank: int) -> None:
+    """In float32 and in float64 those of a matrix that is not symmetric come in different orders. Of rank 5, seven are zero, and have any vectors."""
+    with precheck.watch(precision="32-true") as report:
+        values, vectors = torch.linalg.eig(general(rank=rank))
+        roots = values * 2
+    assert roots.is_complex()
+    assert vectors.numel()
+    assert not report.findings, report.summary()
+
+
+def test_a_complex_shadow_is_disturbed_a_little_in_each_part() -> None:
+    numbers = torch.complex(torch.linspace(1.0, 2.0, 64), torch.linspace(-3.0, 4.0, 64))
+    mode: Any = SimpleNamespace(replay=SimpleNamespace(reference=torch.float32), noise={})
+    moved = torch.view_as_real(disturbed(mode, numbers)) / torch.view_as_real(numbers) - 1
+    assert torch.allclose(moved.abs(), torch.tensor(2.0**-20), rtol=0.1)
+    assert (moved > 0).any()
+    assert (moved < 0).any()

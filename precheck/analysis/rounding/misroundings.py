@@ -26,7 +26,7 @@ from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, S
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import outside
 from precheck.analysis.rounding.function_limits import ADDED
-from precheck.analysis.rounding.remainders import remainder_of, stored_low
+from precheck.analysis.rounding.remainders import stored_low
 from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -160,7 +160,7 @@ class Misroundings:
         """The fact on a difference of nearly equal numbers. Its terms may have been rounded much earlier."""
         powers = () if value in self._shown() else output_impact.exponentials(value, self.readers)
         shares = [output_impact.is_softmax_exponential(power, self.readers) for power in powers]
-        if softmax_written_out(shares) or remainder_of(operation) is not None:  # what a sum has lost is next to nothing in the reference
+        if softmax_written_out(shares):
             return None
         severity: Severity = "error" if shares else self._severity(value)
         term = causes.worst_term(operation)

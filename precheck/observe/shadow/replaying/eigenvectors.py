@@ -45,8 +45,8 @@ def as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tenso
 
 def _ordered_as(outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
     """Puts the eigenvalues of the reference, and vectors beside them, into the order of the run: each of the run's takes the nearest that is left,
-    the largest first. A vector of length one has a phase of its own, which is turned to that of the run. Vectors of values that rounding may have parted
-    are the run's: an eigenvalue that a matrix has twice is split by up to the root of a rounding."""
+    the largest first. A vector of length one has a phase of its own, which is turned to that of the run. Vectors of values that rounding may have
+    parted are the run's: an eigenvalue that a matrix has twice is split by up to the root of a rounding."""
     values, theirs = outputs[0].to(shadows[0].dtype).reshape(-1, outputs[0].shape[-1]), shadows[0].reshape(-1, outputs[0].shape[-1])
     if not bool(values.isfinite().all()) or not bool(theirs.isfinite().all()):
         return
@@ -63,7 +63,7 @@ def _ordered_as(outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> Non
     shared = near.sum(-1, keepdim=True).mT > 1
     for place in range(1, len(shadows)):
         vectors = shadows[place].gather(-1, order[..., None, :].expand_as(shadows[place]))
-        phase = (vectors.conj() * outputs[place]).sum(-2, keepdim=True)
+        phase = (vectors.conj_physical() * outputs[place]).sum(-2, keepdim=True)
         turned = vectors * torch.where(phase.abs() > 0, phase / phase.abs(), 1.0)
         shadows[place] = torch.where(shared, outputs[place].to(turned.dtype), turned)
 
