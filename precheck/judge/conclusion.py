@@ -148,7 +148,7 @@ def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, st
 
     Noise runs contain the roundings that the precision requires: those of inputs and of what torch's own modules return. They do not contain those
     that the user's code adds. `required`: the places of required roundings. `choices`: no boundary drifted, so that decisions changed no more often
-    than under noise.
+    than under noise. A comparison with the last of the chosen scores, which ties have changed, is such a decision, too.
     """
     amplified = finding.rule in AMPLIFIED and _rule_and_line(finding) in required
     base = "".join(finding.op.split(".")[1:2])

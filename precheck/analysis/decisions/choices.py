@@ -31,7 +31,7 @@ BLUR = Limit(16.0, "unit roundoffs")
 """Rounding hides the differences between scores if it is at least this large relative to their spread in a row. Four bits of a choice's input are
 lost then, as when all scores have a large common offset. Healthy routers and classifiers lose about one."""
 BY_DIFFERENCE = ops.EXTREMES | ops.ORDERED
-"""Choices by how scores differ. A comparison with the last of the chosen scores is one, too."""
+"""Choices that go by how scores differ."""
 
 
 def hides_differences(operation: Operation) -> bool:
