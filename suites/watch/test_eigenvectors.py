@@ -67,6 +67,14 @@ def test_eigenvalues_in_another_order_are_the_same(rank: int) -> None:
     assert not report.findings, report.summary()
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0, 0), (0, 4, 4)])
+def test_matrices_without_numbers_have_no_order(shape: tuple[int, ...]) -> None:
+    with precheck.watch(precision="32-true") as report:
+        values = torch.linalg.eig(torch.zeros(shape)).eigenvalues * 2
+    assert not values.numel()
+    assert not report.findings
+
+
 def test_a_complex_shadow_is_disturbed_a_little_in_each_part() -> None:
     numbers = torch.complex(torch.linspace(1.0, 2.0, 64), torch.linspace(-3.0, 4.0, 64))
     mode: Any = SimpleNamespace(replay=SimpleNamespace(reference=torch.float32), noise={})

@@ -48,7 +48,7 @@ def _ordered_as(outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> Non
     the largest first. A vector of length one has a phase of its own, which is turned to that of the run. Vectors of values that rounding may have
     parted are the run's: an eigenvalue that a matrix has twice is split by up to the root of a rounding."""
     values, theirs = outputs[0].to(shadows[0].dtype).reshape(-1, outputs[0].shape[-1]), shadows[0].reshape(-1, outputs[0].shape[-1])
-    if not bool(values.isfinite().all()) or not bool(theirs.isfinite().all()):
+    if not values.numel() or not bool((values.isfinite() & theirs.isfinite()).all()):
         return
     apart = (values[:, :, None] - theirs[:, None, :]).abs()
     order = torch.zeros_like(values, dtype=torch.int64)
