@@ -22,7 +22,8 @@ def as_in_run(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tenso
     A left and a right singular vector are rotated together, as their product is the matrix's.
     """
     if call.plan.base in ops.UNORDERED:
-        _ordered_as(outputs, shadows)
+        if outputs[0].numel():
+            _ordered_as(outputs, shadows)
         return
     lying = {place: ops.VECTORS[call.plan.base, place] for place in range(len(outputs)) if (call.plan.base, place) in ops.VECTORS}
     if not lying or any(outputs[place].is_complex() or not outputs[place].numel() for place in lying):
@@ -48,7 +49,7 @@ def _ordered_as(outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> Non
     the largest first. A vector of length one has a phase of its own, which is turned to that of the run. Vectors of values that rounding may have
     parted are the run's: an eigenvalue that a matrix has twice is split by up to the root of a rounding."""
     values, theirs = outputs[0].to(shadows[0].dtype).reshape(-1, outputs[0].shape[-1]), shadows[0].reshape(-1, outputs[0].shape[-1])
-    if not values.numel() or not bool((values.isfinite() & theirs.isfinite()).all()):
+    if not bool((values.isfinite() & theirs.isfinite()).all()):
         return
     apart = (values[:, :, None] - theirs[:, None, :]).abs()
     order = torch.zeros_like(values, dtype=torch.int64)
