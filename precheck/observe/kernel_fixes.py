@@ -25,12 +25,16 @@ WINDOWS = {aten.convolution, aten.mkldnn_convolution}
 """oneDNN's bfloat16 convolution of a channels-last input is wrong by 100 % if the window covers all of the input, so that the output is one pixel
 (torch 2.13, any CPU with AMX). A contiguous copy of the same input gives the right result."""
 
+VOLUMES = {aten.convolution_backward}
+"""oneDNN's gradient of the weight of a bfloat16 convolution over three dimensions has NaN for finite inputs of some shapes (torch 2.13: windows of
+3 x 1 x 1 over 2 x 4 x 4). So three-dimensional gradients are computed in float32 and rounded once."""
+
 DROPPING = {aten.bernoulli_, aten.div_, aten.mul, aten.mul_}
 """The ops of dropout on a CPU. The mask holds 1/(1 - p) in the low format: at p = 0.1 in bfloat16 all that is kept is 0.16 % too small, and no mean
 over tokens makes this error smaller. CUDA's kernel multiplies by that factor in float32."""
 
 _AT_ONCE = 1 << 19  # elements: 2 MB of float32, which fit in the cache
-SUBSTITUTED = NARROW_ACCUMULATION | WINDOWS
+SUBSTITUTED = NARROW_ACCUMULATION | WINDOWS | VOLUMES
 
 
 def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -39,6 +43,8 @@ def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     if func.overloadpacket in WINDOWS:
         return func(args[0].contiguous(), *args[1:], **kwargs)
+    if func.overloadpacket in VOLUMES:
+        return _of_volumes(func, *args, **kwargs) if args[0].dim() == 5 else func(*args, **kwargs)
     if func.overloadpacket is aten.native_layer_norm_backward:
         return _layer_norm_by_rows(func, *args)
     if args[2] > 2 * args[1].numel():
@@ -69,9 +75,9 @@ class Dropout:
             return product if packet is aten.mul else first.copy_(product)
         result = func(*args, **kwargs)
         if first.dtype in LOW and first.device.type == "cpu":
-            if packet is aten.bernoulli_ and len(args) > 1 and isinstance(args[1], float):
+            if func is aten.bernoulli_.float:  # a mode is not told the default, one half
                 self.drawn.put(first, self.frames.instruction(3))
-            elif self.drawn and isinstance(args[1], float) and self.drawn.get(first) == self.frames.instruction(3):
+            elif self.drawn and packet is aten.div_ and isinstance(args[1], float) and self.drawn.get(first) == self.frames.instruction(3):
                 self.masks.put(first, args[1])
         return result
 
@@ -105,6 +111,11 @@ def _kernel(op: Any) -> Callable[..., Any]:
 
 
 _overrides = overrides(_installed)
+
+
+def _of_volumes(func: Any, gradient: torch.Tensor, values: torch.Tensor, weight: torch.Tensor, *rest: Any) -> list[torch.Tensor | None]:
+    made = func(gradient.float(), values.float(), weight.float(), *rest)
+    return [None if each is None else each.to(gradient.dtype) for each in made]
 
 
 def _layer_norm_by_rows(
