@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 
 from precheck import ops
 from precheck.analysis.propagation import attribution
@@ -154,17 +155,26 @@ def _cause_and_showing(
 ) -> tuple[Operation, Operation | None] | None:
     """The op that caused a value's error, and the op that shows it most. None if no op in the function at `place` did. `call`: see `_attributed`."""
     attributed = _attributed(value, observation, call)
-    cause, changed = attributed.to_change(observation.functions)
+    readers = observation.consumers()
+    cause, changed = attributed.to_change(observation.functions, lambda each: not _disturbed(each, readers))
     if cause is None or changed is None or not lies_in(cause, place):
         return None
     return changed, attributed.shown(cause)
+
+
+def _disturbed(operation: Operation, readers: Mapping[Value, Sequence[Operation]]) -> bool:
+    """Whether noise runs make the rounding of this op too, so that it is part of what rounding explains: a cast of autocast's own, and what a module
+    returns to the one that called it."""
+    inside = f"{operation.module}."
+    left = (each for value in operation.outputs for each in readers.get(value, ()) if not f"{each.module}.".startswith(inside))
+    return operation.implicit or (bool(operation.module) and any(left))
 
 
 def _own_call(finding: Finding, operation: Operation, place: tuple[str, int, int] | None) -> int:
     """The call of a function that made an op's result, if the error that it added itself is beyond the limit. Otherwise 0: then its inputs are to
     blame as well."""
     value = operation.outputs[0]
-    if place is None or finding.measured is None or finding.limit is None or not value.call_error < math.inf:
+    if finding.measured is None or finding.limit is None or not value.call_error < math.inf:
         return 0
     return operation.call if value.call_error * finding.measured > finding.limit * value.drift else 0
 

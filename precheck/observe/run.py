@@ -56,7 +56,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
             with setting.shadow:  # only the shadow, since records begin with the inputs
                 conversion.rounded(tables, setting.dtype)
         with _modes(setting, job.device, boundaries.position, trace) as (recording, following), boundaries.attached():
-            aside = None if setting.shadow is None else functools.partial(_unwatched, setting.shadow, job.device)
+            aside = None if setting.shadow is None else functools.partial(_unwatched, setting, job.device)
             training = Training(job, boundaries, setting, recording=recording, following=following, aside=aside)
             training.steps()
             if setting.returned is not None:
@@ -165,7 +165,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
                 setting.shadow.executor = recording.run
                 setting.shadow.own = OwnDecisions(recording) if setting.steps else None
         elif setting.precision is not None and setting.shadow is None and device == "cpu" and not setting.compiled:
-            stack.enter_context(substituted())
+            stack.enter_context(substituted(setting.precision.compute_dtype))
         following = None
         if setting.follows is not None and setting.dtype is not None:
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
@@ -186,12 +186,13 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
 
 
 @contextlib.contextmanager
-def _unwatched(shadow: Shadow, device: str) -> Iterator[None]:
+def _unwatched(setting: Setting, device: str) -> Iterator[None]:
     """Inside, the shadow is off, and the run uses the same kernels as with it."""
-    if innermost_mode() is not shadow:
+    if innermost_mode() is not setting.shadow:
         yield
         return
-    with without_innermost_mode(), substituted() if device == "cpu" else contextlib.nullcontext():
+    kernels = substituted(setting.precision.compute_dtype) if device == "cpu" and setting.precision is not None else contextlib.nullcontext()
+    with without_innermost_mode(), kernels:
         yield
 
 

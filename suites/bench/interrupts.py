@@ -93,7 +93,7 @@ def process_state() -> dict[str, Any]:
             modules._global_forward_hooks, modules._global_forward_pre_hooks, modules._global_backward_hooks,
             optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)],
         "wrapped methods": [owner.__dict__[name].__qualname__ + str(hasattr(owner.__dict__[name], "__wrapped__")) for owner, name in wrapped],
-        "overridden kernels": (autocast._policy._users, kernel_fixes._overrides._users),
+        "overridden kernels": (autocast._policy.open, kernel_fixes._of_any.open, kernel_fixes._of_float16.open),
         "swapping": torch.utils.swap_tensors.__module__,
         "warnings": len(warnings.filters),
         "handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)],

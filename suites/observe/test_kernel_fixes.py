@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.measurement import job_of
+from precheck.observe import kernel_fixes
 from precheck.observe.decisions.log import DecisionLog, Recording
-from precheck.observe.kernel_fixes import SUBSTITUTED, substituted
+from precheck.observe.kernel_fixes import CONVOLUTIONS, PRODUCTS, SUBSTITUTED, substituted
 from precheck.observe.recording.module_hooks import Position
 from precheck.observe.records import Record
 from precheck.observe.run import run
@@ -39,6 +41,19 @@ def embedded(weight: torch.Tensor) -> torch.Tensor:
 
 def convolved(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return functional.conv3d(values, weight, padding=(1, 0, 0))
+
+
+class Multiplied(TorchDispatchMode):
+    """The formats of what products read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.formats = set[torch.dtype]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in PRODUCTS | CONVOLUTIONS:
+            self.formats.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
 
 
 def gradients(function: Callable[..., torch.Tensor], *given: torch.Tensor) -> list[torch.Tensor]:
@@ -84,6 +99,33 @@ def test_gradients_of_a_convolution_over_three_dimensions_are_rounded_once() -> 
         assert off(convolved, *given) <= 1
 
 
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (functional.linear, [(50, 600), (70, 600)]),
+        (functional.linear, [(50, 600), (70, 600), (70,)]),
+        (torch.bmm, [(3, 50, 600), (3, 600, 7)]),
+        (torch.baddbmm, [(3, 50, 7), (3, 50, 600), (3, 600, 7)]),
+        (functional.conv2d, [(2, 16, 9, 9), (24, 16, 3, 3), (24,)]),
+    ],
+    ids=["product", "with a bias", "batches", "batches with a bias", "convolution"],
+)
+def test_products_in_float16_are_rounded_once(
+    function: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By way of float32 and by torch's own kernel, forwards and backwards, and no product in float32 by the latter."""
+    given = [normal(*shape, seed=place).half() for place, shape in enumerate(shapes)]
+    exact = [function(*(each.double() for each in given)), *gradients(function, *(each.double() for each in given))]
+    for own in (False, True):
+        monkeypatch.setattr(kernel_fixes, "multiplies_float16", lambda own=own: own)
+        with substituted(torch.float16), Multiplied() as products:
+            found = [function(*given), *gradients(function, *given)]
+        assert products.formats == {torch.float16 if own else torch.float32}
+        for mine, right in zip(found, exact, strict=True):
+            assert mine.dtype is torch.float16
+            assert float((mine.double() - right).norm() / right.norm()) <= 2.0 ** (-10 if own else -11)
+
+
 @pytest.mark.parametrize("wanted", [[True, False, False], [False, True, True], [True, True, False]])
 @pytest.mark.parametrize("shape", [(0, 8), (1, 8), (3000, 100), (8,)])
 def test_layer_norm_gives_what_is_asked_for_at_any_size(shape: tuple[int, ...], wanted: list[bool]) -> None:
@@ -123,20 +165,21 @@ def test_wider_formats_run_the_kernel_itself() -> None:
     assert all(torch.equal(one, other) for one, other in zip(before, within, strict=True))
 
 
-def test_nothing_is_left_of_it() -> None:
+def test_nothing_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks nest; where the last has ended, the ops have no kernel there, as before. So they have after a block that raised."""
 
     def own() -> set[str]:
         names = {packet.default._schema.name for packet in SUBSTITUTED}
         return {name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, "ADInplaceOrView")}
 
-    @substituted()
+    @substituted(torch.float16)
     def given_up() -> None:
         raise ValueError("given up")
 
+    monkeypatch.setattr(kernel_fixes, "multiplies_float16", lambda: False)
     before = own()
-    with substituted():
-        with substituted():
+    with substituted(torch.float16):
+        with substituted(torch.float16):
             assert len(own()) == len(SUBSTITUTED)
         assert len(own()) == len(SUBSTITUTED)
     assert own() == before

@@ -35,6 +35,8 @@ UNCHANGING = SIZED | ops.SCALING | ops.CASTS
 """Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
 Errors = Callable[[Value], float]
 """The relative error of a value."""
+Wanted = Callable[[Operation], bool]
+"""Which ops count."""
 
 
 def drift(value: Value) -> float:
@@ -92,7 +94,7 @@ class Attribution:
             if source.past is not None and source.past.rounding is not None:
                 self.shares[source.past.rounding] += part
 
-    def cause(self, wanted: Callable[[Operation], bool] = bool) -> Operation | None:
+    def cause(self, wanted: Wanted = bool) -> Operation | None:
         """The op with the largest share on the line that made the error. Only ops that are `wanted` count."""
         counted = {operation: share for operation, share in self.shares.items() if share and operation.blamed and wanted(operation)}
         lines: dict[tuple[str, str], float] = defaultdict(float)
@@ -120,19 +122,26 @@ class Attribution:
         the line of `cause` is all that makes it low, and made half of the error, that cast should go (`asks_low`). If the difference subtracts the
         square of what `cause` made, it should be changed in any format (`is_variance_of_squares`). A difference in a function that is called
         with low numbers counts too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored
-        (`causes.shares_operand`).
+        (`causes.shares_operand`). A variance of squares counts wherever it is, since no rounding of its terms can be small enough.
         `functions`: the function of each line.
         """
         called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
-        after = (each for each in self._after(cause) if same_function(each, cause, functions) or (called and each.call == called))
-        found = next((each for each in after if self._cancels(each) and (each.outputs[0].low or is_variance_of_squares(each, cause))), None)
+
+        def belongs(each: Operation) -> bool:
+            here = same_function(each, cause, functions) or bool(called and each.call == called)
+            return is_variance_of_squares(each, cause) or (here and each.outputs[0].low)
+
+        found = next((each for each in self._after(cause) if self._cancels(each) and belongs(each)), None)
         if found is None or not asks_low(cause, found, functions) or is_variance_of_squares(found, cause):
             return found
         return None if sum(share for each, share in self.shares.items() if each.line == cause.line) >= causes.MADE_BY_OP else found
 
-    def to_change(self, functions: Mapping[str, Function]) -> tuple[Operation | None, Operation | None]:
-        """The op of the user's with most of the error, and the op whose line should be changed: the same one, or the difference that amplifies it."""
-        cause = self.cause(written)
+    def to_change(self, functions: Mapping[str, Function], first: Wanted = bool) -> tuple[Operation | None, Operation | None]:
+        """The op of the user's with most of the error, and the op whose line should be changed: the same one, or the difference that amplifies it.
+
+        `first`: which of the user's ops count before all others.
+        """
+        cause = self.cause(lambda each: written(each) and first(each)) or self.cause(written)
         return cause, None if cause is None else self.difference(cause, functions) or cause
 
     def subnormal(self, cause: Operation) -> bool:
