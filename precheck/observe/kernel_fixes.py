@@ -49,7 +49,7 @@ def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if args[0].dtype not in LOW or args[0].device.type != "cpu":
         return func(*args, **kwargs)
     packet = func.overloadpacket
-    if packet in CONVOLUTIONS | PRODUCTS and args[0].dtype is torch.float16 and func is packet.default and not multiplies_float16():
+    if packet in CONVOLUTIONS | PRODUCTS and func is packet.default and _float16_alone(args) and not multiplies_float16():
         return _by_way_of_float32(func, args, kwargs)
     if packet in PRODUCTS:
         return func(*args, **kwargs)
@@ -135,6 +135,11 @@ _of_any, _of_float16 = overrides(lambda: _installed(OF_ANY)), overrides(lambda: 
 def multiplies_float16() -> bool:
     """Whether this CPU has arithmetic in float16."""
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def _float16_alone(args: Any) -> bool:
+    """Whether all operands are ordinary tensors of float16. Torch has no product of some sparse ones, and says so."""
+    return all(each.dtype is torch.float16 and each.layout is torch.strided for each in args if isinstance(each, torch.Tensor))
 
 
 def _by_way_of_float32(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
