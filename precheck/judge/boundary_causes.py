@@ -8,6 +8,7 @@ import math
 from precheck import ops
 from precheck.analysis.propagation import attribution
 from precheck.analysis.propagation.attribution import Attribution, Splits
+from precheck.analysis.propagation.entrances import Entrances
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, library_line, low_since, placed
 from precheck.analysis.rounding.function_errors import error_in
 from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
@@ -53,6 +54,8 @@ def with_responsible_op(
     of_call = _cause_and_showing(value, observation, call, place) if call else None
     made, showing = of_call or _cause_and_showing(value, observation) or (operation, operation)
     showing = showing or operation
+    if finding.measured and finding.limit:
+        made = Entrances(observation).of(value, made, finding.measured / finding.limit)
     candidates_there = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
     for each in candidates_there:
         if lies_in(shown(each), place):  # a rounding before the function, which only the function shows

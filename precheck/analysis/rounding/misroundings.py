@@ -18,6 +18,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes, output_impact, provenance
 from precheck.analysis.propagation.accumulators import standing_still
 from precheck.analysis.propagation.attribution import Attribution
+from precheck.analysis.propagation.entrances import Entrances
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, given_back, iterations, rms, underflowed, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
@@ -78,6 +79,7 @@ class Misroundings:
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
         self.stored: dict[tuple[object, ...], Storing] = {}  # answers of `_storing`, by the difference's op and line
         self.resting: dict[tuple[str, str], bool] = {}  # whether the turns of a loop heal the errors of a line
+        self.entrances = Entrances(observation)
         self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
     def _shown(self, *, infinite: bool = False) -> set[Value]:
@@ -92,7 +94,17 @@ class Misroundings:
         return output_impact.dropped_values(self.observation)
 
     def fact(self, operation: Operation, value: Value) -> Misrounded | None:
-        """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
+        """The fact on the error of this op's result, if rounding does not explain it, with the op whose line should be changed."""
+        fact = self._found(operation, value)
+        if fact is None or fact.healed or fact.how not in ("a difference", "digits lost", "amplified"):
+            return fact
+        entry = self.entrances.of(value, fact.operation, value.drift / effective_roundoff(value) / ROUNDINGS)
+        if entry is fact.operation:
+            return fact
+        return dataclasses.replace(fact, operation=entry, rule=causes.rule_for(entry) if fact.how == "a difference" else fact.rule)
+
+    def _found(self, operation: Operation, value: Value) -> Misrounded | None:
+        """The same with the op that makes or amplifies the error. The first check that holds decides."""
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
