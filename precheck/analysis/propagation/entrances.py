@@ -10,6 +10,7 @@ from __future__ import annotations
 from precheck import ops
 from precheck.analysis.propagation import causes
 from precheck.analysis.propagation.attribution import Attribution, is_variance_of_squares
+from precheck.analysis.propagation.provenance import elements
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 
@@ -21,18 +22,18 @@ class Entrances:
         self.known: dict[tuple[object, ...], Operation] = {}
 
     def of(self, value: Value, made: Operation, excess: float) -> Operation:
-        """The op whose line should be changed: `made`, which made most of a value's error, or the cast before it.
-
-        `excess`: how many times its limit the error is. What both terms of a difference have from one cast is not enlarged by it, and a variance of
-        squares should be changed in any format.
-        """
+        """The op whose line should be changed: `made`, which made most of a value's error, or the cast before it. `excess`: how many times its limit
+        the error is."""
         origin = made.since[1] if made.since is not None else None
         if origin is None or origin.policy or origin.line == made.blamed or value.maker is None:
             return made
         place = made.line, made.name, value.maker.line
         if place not in self.known:
             shares = Attribution(value, self.observation.operations).shares
-            self.known[place] = _cast(made, {each: share for each, share in shares.items() if share and _casts(each, origin.line)}, excess) or made
+            casts = {each: share for each, share in shares.items() if share and _casts(each, origin.line)}
+            enough = sum(casts.values()) * excess**2 > 1
+            cast = max(casts, key=casts.__getitem__) if enough else made
+            self.known[place] = cast if enough and _to_leave_out(cast, made, value.maker) else made
         return self.known[place]
 
 
@@ -42,9 +43,22 @@ def _casts(operation: Operation, line: str) -> bool:
     return since is not None and since.line == line and operation.since is None
 
 
-def _cast(made: Operation, casts: dict[Operation, float], excess: float) -> Operation | None:
-    if sum(casts.values()) * excess**2 <= 1:
-        return None
-    cast = max(casts, key=casts.__getitem__)
-    common = made.base in ops.SUMS and len(made.inputs) > 1 and cast.call == made.call and causes.reads_only_from_line_of(made, cast)
-    return None if common or is_variance_of_squares(made, cast) else cast
+def _to_leave_out(cast: Operation, made: Operation, shown: Operation) -> bool:
+    """Whether a cast is the program's choice for numbers of its own: data may be rounded, and so may what a module is given. Nor does it count if both
+    terms of a difference have its rounding, which cancels, or if a variance of squares shows it, which should be changed in any format."""
+    own = cast.outputs[0].call_error > 0 and (bool(cast.module) or not made.module)
+    return own and not any(_cancels(each, cast) or is_variance_of_squares(each, cast) for each in (made, shown))
+
+
+def _cancels(operation: Operation, cast: Operation) -> bool:
+    """Whether the terms of a difference were computed from the same elements of what a cast has made."""
+    if operation.base not in ops.SUMS or len(operation.inputs) < 2 or not causes.reads_only_from_line_of(operation, cast):
+        return False
+    behind = (each.maker for each in causes.ancestors(operation.inputs) if each.maker is not None and each.maker.number > cast.number)
+    return not any(_reads_part(each) for each in (operation, *behind))
+
+
+def _reads_part(operation: Operation) -> bool:
+    """Whether an op that computes each element by itself reads only some elements of an input: a view of it, of which there is no record."""
+    by_element = operation.base not in ops.PRODUCTS | ops.REDUCTIONS - ops.SUMS
+    return by_element and elements(operation.outputs[0]) < max(map(elements, operation.inputs), default=0)
