@@ -90,10 +90,11 @@ def error_if_confirmed(finding: Finding, observation: Observation, record: Recor
     here = sum(share for each, share in attributed.shares.items() if _chosen(each) and lies_in(each, record.place))
     if made is None or not lies_in(made, record.place) or (difference is None and here < MADE_BY_FUNCTION):
         return finding
-    rule = "amplified-rounding" if difference is None else "cancellation"
+    made = Entrances(observation).of(value, made, (finding.measured or 0.0) / (finding.limit or 1.0))
+    rule = "cancellation" if made is difference else "amplified-rounding"
     shows = f"an error of {percents(made.drift_in)} goes in, and one of {percents(made.outputs[0].drift)} comes out"
     alone = f"on the same inputs as the reference, the function alone is off by {of_norm(own)}"
-    text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
+    text = f"{rule}: {placed(made)}: {shows if made is difference else alone}"
     return dataclasses.replace(_caused_at(finding, made, text, _advice(made, made, observation)), severity="error", cause_rule=rule)
 
 

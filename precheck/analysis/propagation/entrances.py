@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from precheck import ops
 from precheck.analysis.propagation import causes
-from precheck.analysis.propagation.attribution import Attribution, is_variance_of_squares
+from precheck.analysis.propagation.attribution import Attribution, is_variance_of_squares, same_function
 from precheck.analysis.propagation.provenance import elements
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -31,10 +31,17 @@ class Entrances:
         if place not in self.known:
             shares = Attribution(value, self.observation.operations).shares
             casts = {each: share for each, share in shares.items() if share and _casts(each, origin.line)}
-            enough = sum(casts.values()) * excess**2 > 1
-            cast = max(casts, key=casts.__getitem__) if enough else made
-            self.known[place] = cast if enough and _to_leave_out(cast, made, value.maker) else made
+            share, cast = sum(casts.values()), max(casts, key=casts.__getitem__, default=made)
+            chosen = _own(cast, made) or (share >= causes.MADE_BY_OP and self._asks_low(cast, made))
+            entered = share * excess**2 > 1 and chosen and not any(_mends(each, cast) for each in (made, value.maker))
+            self.known[place] = cast if entered else made
         return self.known[place]
+
+    def _asks_low(self, cast: Operation, made: Operation) -> bool:
+        """Whether a cast of data, in the same function, is all that makes an op low."""
+        low = [source for source in made.inputs if source.low]
+        here = same_function(cast, made, self.observation.functions)
+        return here and all(source.since is not None and source.since.line == cast.blamed for source in low)
 
 
 def _casts(operation: Operation, line: str) -> bool:
@@ -43,11 +50,15 @@ def _casts(operation: Operation, line: str) -> bool:
     return since is not None and since.line == line and operation.since is None
 
 
-def _to_leave_out(cast: Operation, made: Operation, shown: Operation) -> bool:
-    """Whether a cast is the program's choice for numbers of its own: data may be rounded, and so may what a module is given. Nor does it count if both
-    terms of a difference have its rounding, which cancels, or if a variance of squares shows it, which should be changed in any format."""
-    own = cast.outputs[0].call_error > 0 and (bool(cast.module) or not made.module)
-    return own and not any(_cancels(each, cast) or is_variance_of_squares(each, cast) for each in (made, shown))
+def _own(cast: Operation, made: Operation) -> bool:
+    """Whether a program casts numbers of its own. Data may be rounded, and so may what a module is given."""
+    return cast.outputs[0].call_error > 0 and (bool(cast.module) or not made.module)
+
+
+def _mends(operation: Operation, cast: Operation) -> bool:
+    """Whether a change of an op's line makes the rounding of a cast harmless. Both terms of a difference may have it, so that it cancels. A variance
+    of squares may be computed by differences from the mean, which is right in any format."""
+    return _cancels(operation, cast) or is_variance_of_squares(operation, cast)
 
 
 def _cancels(operation: Operation, cast: Operation) -> bool:

@@ -152,22 +152,14 @@ def of_shared_error(operation: Operation, term: Value) -> bool:
     return absolute_error(operation.outputs[0]) < causes.MADE_BY_OP * absolute_error(term)
 
 
-def only_cast(stored: Operation, operation: Operation, readers: Readers) -> bool:
-    """Whether the user casts, on another line than the difference's, what the block has computed wide, and only differences read the result. After
-    them the cast would lose nothing."""
-    cast = stored.base in ops.CASTS and causes.casts_wide(stored) and any(source.maker for source in stored.inputs) and not stored.autocast
-    return cast and stored.blamed != operation.blamed and all(reader.base in ops.SUMS for reader in readers.get(stored.outputs[0], ()))
-
-
 def stored_elsewhere(operation: Operation, functions: Mapping[str, Function]) -> Operation | None:
-    """The op that stored a term of a difference, if half of the error that is left is this rounding, and another function ran it, or it is the cast
-    that makes the difference low. None otherwise. A rounding that the other term has too is not left: one that an op of the same line made in a
+    """The op that stored a term of a difference, if half of the error that is left is this rounding, and another function ran it. None otherwise. A rounding that the other term has too is not left: one that an op of the same line made in a
     result of the same size, with the same error."""
     for term in sorted(operation.inputs, key=absolute_error, reverse=True):
         stored, others = causes.before_copies(term).maker, causes.ancestors(each for each in operation.inputs if each is not term)
         if stored is not None and not any(_same_rounding(stored, each) for each in others):
             left = causes.storage_error(term) * rms(term) >= causes.MADE_BY_OP * absolute_error(operation.outputs[0])
-            apart = not attribution.same_function(stored, operation, functions) or attribution.asks_low(stored, operation, functions)
+            apart = not attribution.same_function(stored, operation, functions)
             return stored if left and apart and attribution.written(stored) else None
     return None
 

@@ -259,15 +259,12 @@ class Misroundings:
 
     def _handed_in(self, operation: Operation, term: Value) -> Operation | None:
         """The op of another function, or of a loop, that made most of a term's error, since nearly equal numbers are subtracted exactly (Sterbenz).
-        Or a cast of the same function, without which it would subtract wide numbers (`attribution.asks_low`, `differences.only_cast`). If one
-        function does both otherwise, or both terms were computed from what the other one computed, the subtraction should be changed."""
+        If one function does both, or both terms were computed from what the other one computed, the subtraction should be changed."""
         stored, most, spared = self._storing(operation, term)
         if stored is None or (most and differences.subtracts_loop_state(operation, stored, term)):
             return stored
         alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
-        functions = self.observation.functions
-        apart = not attribution.same_function(stored, operation, functions) or attribution.asks_low(stored, operation, functions)
-        apart = apart or differences.only_cast(stored, operation, self.readers)
+        apart = not attribution.same_function(stored, operation, self.observation.functions)
         return stored if apart and (alone or (causes.casts_wide(stored) and spared)) else None
 
     def _lost_inputs(self, operation: Operation, value: Value) -> list[Value]:

@@ -248,10 +248,9 @@ def op_that_moved_argument(operation: Operation, observation: Observation) -> Op
     if source is None:
         return None
     nearest, cause = causes.error_source(source), attribution.Attribution(source, observation.operations).cause()
-    exact = nearest is not None and nearest.base in ops.SUMS and not attribution.own_error(nearest, nearest.outputs[0])
-    if exact and cause is not None and not attribution.is_variance_of_squares(nearest, cause):
-        return cause
-    return attribution.later(nearest, cause)
+    if nearest is None or cause is None or nearest.base not in ops.SUMS or attribution.own_error(nearest, nearest.outputs[0]):
+        return attribution.later(nearest, cause)
+    return nearest if attribution.is_variance_of_squares(nearest, cause) else cause
 
 
 def _zero(operation: Operation, root: Value) -> Value | None:
