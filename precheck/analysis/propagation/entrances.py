@@ -30,8 +30,8 @@ class Entrances:
         place = made.line, made.name, value.maker.line
         if place not in self.known:
             shares = Attribution(value, self.observation.operations).shares
-            casts = {each: share for each, share in shares.items() if share and _casts(each, origin.line)}
-            share, cast = sum(casts.values()), max(casts, key=casts.__getitem__, default=made)
+            here = {each: share for each, share in shares.items() if share and _low_by(each, origin.line)}
+            share, cast = sum(here.values()), max(here, key=lambda each: (each.since is None, here[each]), default=made)
             chosen = _own(cast, made) or (share >= causes.MADE_BY_OP and self._asks_low(cast, made))
             entered = share * excess**2 > 1 and chosen and not any(_mends(each, cast) for each in (made, value.maker))
             self.known[place] = cast if entered else made
@@ -44,10 +44,10 @@ class Entrances:
         return here and all(source.since is not None and source.since.line == cast.blamed for source in low)
 
 
-def _casts(operation: Operation, line: str) -> bool:
-    """Whether an op makes numbers low on that line, which were wide before."""
+def _low_by(operation: Operation, line: str) -> bool:
+    """Whether an op of that line is low by a cast of the same line."""
     since = operation.outputs[0].since
-    return since is not None and since.line == line and operation.since is None
+    return operation.blamed == line and since is not None and since.line == line
 
 
 def _own(cast: Operation, made: Operation) -> bool:

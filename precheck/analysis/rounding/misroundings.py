@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -26,7 +25,7 @@ from precheck.analysis.rounding import differences
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, Storing, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import outside
-from precheck.analysis.rounding.function_limits import ADDED
+from precheck.analysis.rounding.function_limits import ADDED, kernel_limit
 from precheck.analysis.rounding.remainders import stored_low
 from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
@@ -40,8 +39,6 @@ FELT = Limit(2.0**-6, "relative error")
 """A norm whose elements have correct digits shows its input's rounding from this error on: four unit roundoffs of bfloat16. Its mean is float32's."""
 STARVED = Limit(0.25, "share of the elements")
 """An underflow does harm if so many elements of a later result have no correct digit."""
-WEIGHTINGS = Limit(2.0, "roundings of attention's weights")
-"""A kernel rounds weights when it stores them, and exponentials before that where it adds them up in blocks."""
 FAIR = Limit(0.05, "share of the norm")
 """Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.HARMED` calls wrong."""
 
@@ -94,17 +91,15 @@ class Misroundings:
         return output_impact.dropped_values(self.observation)
 
     def fact(self, operation: Operation, value: Value) -> Misrounded | None:
-        """The fact on the error of this op's result, if rounding does not explain it, with the op whose line should be changed."""
-        fact = self._found(operation, value)
-        if fact is None or fact.healed or fact.how not in ("a difference", "digits lost", "amplified"):
-            return fact
-        entry = self.entrances.of(value, fact.operation, value.drift / effective_roundoff(value) / ROUNDINGS)
-        if entry is fact.operation:
-            return fact
-        return dataclasses.replace(fact, operation=entry, rule=causes.rule_for(entry) if fact.how == "a difference" else fact.rule)
+        """The fact on the error of this op's result, if rounding does not explain it, on the line that should be changed."""
+        fact = self._first(operation, value)
+        if fact is not None and not fact.healed and fact.how in ("a difference", "digits lost", "amplified"):
+            made, fact.operation = fact.operation, self.entrances.of(value, fact.operation, value.drift / effective_roundoff(value) / ROUNDINGS)
+            fact.rule = causes.rule_for(fact.operation) if fact.operation is not made and fact.how == "a difference" else fact.rule
+        return fact
 
-    def _found(self, operation: Operation, value: Value) -> Misrounded | None:
-        """The same with the op that makes or amplifies the error. The first check that holds decides."""
+    def _first(self, operation: Operation, value: Value) -> Misrounded | None:
+        """The first check that holds decides."""
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
@@ -123,8 +118,7 @@ class Misroundings:
             return self._flushed(operation, value, starving)
         if self.made_by_kernel(operation, value):
             harm: Severity = "note" if self.healed(value) else "error"
-            limit = self._kernel_limit(operation, value)
-            return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
+            return self._fact("accumulated", operation, value, value.local or 0.0, kernel_limit(operation, value), severity=harm)
         return self._lost_digits(operation, value, gain, roundings)
 
     def _lost_digits(self, operation: Operation, value: Value, gain: float, roundings: float) -> Misrounded | None:
@@ -298,12 +292,4 @@ class Misroundings:
         up is no result."""
         gave_up = operation.packet in ops.REPORTING and operation.flips is not None and bool(operation.flips.changed)
         known = not gave_up and value.local is not None and determined(value)  # a right sum may cancel to zero
-        return known and (value.local or 0.0) > self._kernel_limit(operation, value)
-
-    @staticmethod
-    def _kernel_limit(operation: Operation, value: Value) -> float:
-        """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2). A scattering op
-        adds up most terms for elements that are often the largest. Attention multiplies rounded weights by values, which may cancel."""
-        terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
-        roundings = max(ROUNDINGS, 1 + math.sqrt(max(1.0, terms, value.terms)) / 2)
-        return max(roundings * effective_roundoff(value), WEIGHTINGS * value.weighting)
+        return known and (value.local or 0.0) > kernel_limit(operation, value)
