@@ -63,10 +63,11 @@ def _mends(operation: Operation, cast: Operation) -> bool:
 
 def _cancels(operation: Operation, cast: Operation) -> bool:
     """Whether the terms of a difference were computed from the same elements of what a cast has made."""
-    if operation.base not in ops.SUMS or len(operation.inputs) < 2 or not causes.reads_only_from_line_of(operation, cast):
+    terms = [causes.ancestors([each]) for each in operation.inputs] if operation.base in ops.SUMS else []
+    if len(terms) < 2 or not all(cast.outputs[0] in behind for behind in terms):
         return False
-    behind = (each.maker for each in causes.ancestors(operation.inputs) if each.maker is not None and each.maker.number > cast.number)
-    return not any(_reads_part(each) for each in (operation, *behind))
+    between = (each.maker for each in set[Value]().union(*terms) if each.maker is not None and each.maker.number > cast.number)
+    return not any(_reads_part(each) for each in (operation, *between))
 
 
 def _reads_part(operation: Operation) -> bool:
