@@ -32,13 +32,14 @@ class Entrances:
             shares = Attribution(value, self.observation.operations).shares
             here = {each: share for each, share in shares.items() if share and _low_by(each, origin.line)}
             share, cast = sum(here.values()), max(here, key=lambda each: (each.since is None, here[each]), default=made)
-            chosen = _own(cast, made) or (share >= causes.MADE_BY_OP and self._asks_low(cast, made))
+            alone = sum(part for each, part in here.items() if each.since is None) >= causes.MADE_BY_OP and self._asks_low(cast, made)
+            chosen = alone or _own(cast, made)
             entered = share * excess**2 > 1 and chosen and not any(_mends(each, cast) for each in (made, value.maker))
             self.known[place] = cast if entered else made
         return self.known[place]
 
     def _asks_low(self, cast: Operation, made: Operation) -> bool:
-        """Whether a cast of data, in the same function, is all that makes an op low."""
+        """Whether a cast, in the same function, is all that makes an op low."""
         low = [source for source in made.inputs if source.low]
         here = same_function(cast, made, self.observation.functions)
         return here and all(source.since is not None and source.since.line == cast.blamed for source in low)

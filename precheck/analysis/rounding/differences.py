@@ -152,6 +152,13 @@ def of_shared_error(operation: Operation, term: Value) -> bool:
     return absolute_error(operation.outputs[0]) < causes.MADE_BY_OP * absolute_error(term)
 
 
+def only_cast(stored: Operation, operation: Operation, readers: Readers) -> bool:
+    """Whether the user casts, on another line than the difference's, what the block has computed wide, and only differences read the result. After
+    them the cast would lose nothing."""
+    cast = stored.base in ops.CASTS and causes.casts_wide(stored) and any(source.maker for source in stored.inputs) and not stored.autocast
+    return cast and stored.blamed != operation.blamed and all(reader.base in ops.SUMS for reader in readers.get(stored.outputs[0], ()))
+
+
 def stored_elsewhere(operation: Operation, functions: Mapping[str, Function]) -> Operation | None:
     """The op of another function that stored a term of a difference, if half of the error that is left is this rounding. None otherwise. A rounding
     that the other term has too is not left: one that an op of the same line made in a result of the same size, with the same error."""

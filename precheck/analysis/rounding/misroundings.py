@@ -253,12 +253,14 @@ class Misroundings:
 
     def _handed_in(self, operation: Operation, term: Value) -> Operation | None:
         """The op of another function, or of a loop, that made most of a term's error, since nearly equal numbers are subtracted exactly (Sterbenz).
-        If one function does both, or both terms were computed from what the other one computed, the subtraction should be changed."""
+        Or a cast after which nothing else is computed (`differences.only_cast`). If one function does both otherwise, or both terms were computed
+        from what the other one computed, the subtraction should be changed."""
         stored, most, spared = self._storing(operation, term)
         if stored is None or (most and differences.subtracts_loop_state(operation, stored, term)):
             return stored
         alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
         apart = not attribution.same_function(stored, operation, self.observation.functions)
+        apart = apart or differences.only_cast(stored, operation, self.readers)
         return stored if apart and (alone or (causes.casts_wide(stored) and spared)) else None
 
     def _lost_inputs(self, operation: Operation, value: Value) -> list[Value]:
