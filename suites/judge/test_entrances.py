@@ -71,7 +71,8 @@ def test_a_function_is_not_said_to_be_off_by_itself_if_another_one_has_cast(call
     run = Graph()
     cast = run.op("aten._to_copy.default", call=call)
     shown = run.op("aten.rsub.Scalar", cast, call=2)
-    assert cast.maker is not None and shown.maker is not None
+    assert cast.maker is not None
+    assert shown.maker is not None
     fact = OwnError(
         rule="amplified-rounding",
         operation=cast.maker,
