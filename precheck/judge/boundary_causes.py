@@ -54,8 +54,8 @@ def with_responsible_op(
     of_call = _cause_and_showing(value, observation, call, place) if call else None
     made, showing = of_call or _cause_and_showing(value, observation) or (operation, operation)
     showing = showing or operation
-    if finding.measured and finding.limit:
-        made = Entrances(observation).of(value, made, finding.measured / finding.limit)
+    if finding.measured is not None and finding.limit is not None:
+        made = Entrances(observation).of(value, made, finding.measured, finding.limit)
     candidates_there = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
     for each in candidates_there:
         if lies_in(shown(each), place):  # a rounding before the function, which only the function shows
@@ -90,7 +90,7 @@ def error_if_confirmed(finding: Finding, observation: Observation, record: Recor
     here = sum(share for each, share in attributed.shares.items() if _chosen(each) and lies_in(each, record.place))
     if made is None or not lies_in(made, record.place) or (difference is None and here < MADE_BY_FUNCTION):
         return finding
-    made = Entrances(observation).of(value, made, (finding.measured or 0.0) / (finding.limit or 1.0))
+    made = Entrances(observation).of(value, made, finding.measured or 0.0, finding.limit or 0.0)
     rule = "cancellation" if made is difference else "amplified-rounding"
     shows = f"an error of {percents(made.drift_in)} goes in, and one of {percents(made.outputs[0].drift)} comes out"
     alone = f"on the same inputs as the reference, the function alone is off by {of_norm(own)}"

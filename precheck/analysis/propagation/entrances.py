@@ -21,9 +21,9 @@ class Entrances:
         self.observation = observation
         self.known: dict[tuple[object, ...], Operation] = {}
 
-    def of(self, value: Value, made: Operation, excess: float) -> Operation:
-        """The op whose line should be changed: `made`, which made most of a value's error, or the cast before it. `excess`: how many times its limit
-        the error is."""
+    def of(self, value: Value, made: Operation, error: float, limit: float) -> Operation:
+        """The op whose line should be changed: `made`, which made most of a value's error, or the cast before it. `error`, `limit`: of the value, in
+        one unit."""
         origin = made.since[1] if made.since is not None else None
         if origin is None or origin.policy or origin.line == made.blamed or value.maker is None:
             return made
@@ -34,7 +34,7 @@ class Entrances:
             share, cast = sum(here.values()), max(here, key=lambda each: (each.since is None, here[each]), default=made)
             alone = sum(part for each, part in here.items() if each.since is None) >= causes.MADE_BY_OP and self._asks_low(cast, made)
             chosen = alone or _own(cast, made)
-            entered = share * excess**2 > 1 and chosen and not any(_mends(each, cast) for each in (made, value.maker))
+            entered = share * error**2 > limit**2 and chosen and not any(_mends(each, cast) for each in (made, value.maker))
             self.known[place] = cast if entered else made
         return self.known[place]
 

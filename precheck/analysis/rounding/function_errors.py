@@ -123,7 +123,7 @@ class Calls:
         found = function_loops.judged(operation, value, lambda each: Attribution(each, self.operations[operation.call], splits))
         if found is None or value.call_error <= found.limit * unit:
             return None
-        cause, place = self.entrances.of(value, found.cause, value.drift / unit / found.limit), self.functions.get(operation.blamed)
+        cause, place = self.entrances.of(value, found.cause, value.drift, found.limit * unit), self.functions.get(operation.blamed)
         return OwnError(
             rule=_RULE["a rounding"], operation=cause, measured=value.call_error / unit, limit=found.limit, function=place.name if place else "",
             made="a rounding", shown=operation, off=value.call_error, own=attribution.own_error(cause, cause.outputs[0]),
@@ -157,7 +157,7 @@ class Calls:
         elif of_small_numbers(cause) or taken.subnormal(cause):
             made = "small numbers"
         named, off, all_off = difference or cause, value.call_error, value.drift
-        entry = named if made not in ("a difference", "a rounding") else self.entrances.of(value, named, roundings / limit * all_off / off)
+        entry = named if made not in ("a difference", "a rounding") else self.entrances.of(value, named, roundings * all_off / off, limit)
         if entry is not named:
             named, made, own = entry, "a rounding", attribution.own_error(entry, entry.outputs[0])
         if entry.call != operation.call:  # it was given that error

@@ -94,7 +94,8 @@ class Misroundings:
         """The fact on the error of this op's result, if rounding does not explain it, on the line that should be changed."""
         fact = self._first(operation, value)
         if fact is not None and not fact.healed and fact.how in ("a difference", "digits lost", "amplified"):
-            made, fact.operation = fact.operation, self.entrances.of(value, fact.operation, value.drift / effective_roundoff(value) / ROUNDINGS)
+            made, limit = fact.operation, ROUNDINGS * effective_roundoff(value)
+            fact.operation = self.entrances.of(value, made, value.drift, limit)
             fact.rule = causes.rule_for(fact.operation) if fact.operation is not made and fact.how == "a difference" else fact.rule
         return fact
 
