@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from precheck import ops
 from precheck.analysis.propagation import attribution
 from precheck.analysis.propagation.attribution import Attribution, Splits
+from precheck.analysis.propagation.entrances import Entrances
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, library_line, low_since, placed
 from precheck.analysis.rounding.function_errors import error_in
 from precheck.analysis.rounding.function_limits import ADDED, MADE_BY_FUNCTION
@@ -54,6 +55,8 @@ def with_responsible_op(
     of_call = _cause_and_showing(value, observation, call, place) if call else None
     made, showing = of_call or _cause_and_showing(value, observation) or (operation, operation)
     showing = showing or operation
+    if finding.measured is not None and finding.limit is not None:
+        made = Entrances(observation).of(value, made, finding.measured, finding.limit)
     candidates_there = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
     for each in candidates_there:
         if lies_in(shown(each), place):  # a rounding before the function, which only the function shows
@@ -88,10 +91,11 @@ def error_if_confirmed(finding: Finding, observation: Observation, record: Recor
     here = sum(share for each, share in attributed.shares.items() if _chosen(each) and lies_in(each, record.place))
     if made is None or not lies_in(made, record.place) or (difference is None and here < MADE_BY_FUNCTION):
         return finding
-    rule = "amplified-rounding" if difference is None else "cancellation"
+    made = Entrances(observation).of(value, made, finding.measured or 0.0, finding.limit or 0.0)
+    rule = "cancellation" if made is difference else "amplified-rounding"
     shows = f"an error of {percents(made.drift_in)} goes in, and one of {percents(made.outputs[0].drift)} comes out"
     alone = f"on the same inputs as the reference, the function alone is off by {of_norm(own)}"
-    text = f"{rule}: {placed(made)}: {alone if difference is None else shows}"
+    text = f"{rule}: {placed(made)}: {shows if made is difference else alone}"
     return dataclasses.replace(_caused_at(finding, made, text, _advice(made, made, observation)), severity="error", cause_rule=rule)
 
 

@@ -118,11 +118,10 @@ class Attribution:
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
         """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.
 
-        Then the code should be changed at the difference, since a difference in float32 needs terms in float32. But if a cast of the author's on
-        the line of `cause` is all that makes it low, and made half of the error, that cast should go (`asks_low`). If the difference subtracts the
-        square of what `cause` made, it should be changed in any format (`is_variance_of_squares`). A difference in a function that is called
-        with low numbers counts too. A difference of parts of one running sum does not count: their digits were lost when the sum was stored
-        (`causes.shares_operand`). A variance of squares counts wherever it is, since no rounding of its terms can be small enough.
+        Then the code should be changed at the difference, since a difference in float32 needs terms in float32, or at the cast that makes it low
+        (`entrances`). If the difference subtracts the square of what `cause` made, it should be changed in any format and in any function
+        (`is_variance_of_squares`). A difference in a function that is called with low numbers counts too. A difference of parts of one running sum
+        does not count: their digits were lost when the sum was stored (`causes.shares_operand`).
         `functions`: the function of each line.
         """
         called = cause.call if any(source.low for source in causes.computed_from(cause)) else 0
@@ -131,10 +130,7 @@ class Attribution:
             here = same_function(each, cause, functions) or bool(called and each.call == called)
             return is_variance_of_squares(each, cause) or (here and each.outputs[0].low)
 
-        found = next((each for each in self._after(cause) if self._cancels(each) and belongs(each)), None)
-        if found is None or not asks_low(cause, found, functions) or is_variance_of_squares(found, cause):
-            return found
-        return None if sum(share for each, share in self.shares.items() if each.line == cause.line) >= causes.MADE_BY_OP else found
+        return next((each for each in self._after(cause) if self._cancels(each) and belongs(each)), None)
 
     def to_change(self, functions: Mapping[str, Function], first: Wanted = bool) -> tuple[Operation | None, Operation | None]:
         """The op of the user's with most of the error, and the op whose line should be changed: the same one, or the difference that amplifies it.
@@ -180,14 +176,6 @@ def later(one: Operation | None, other: Operation | None) -> Operation | None:
 def same_function(one: Operation, other: Operation, functions: Mapping[str, Function]) -> bool:
     """Whether the lines of two ops are in one function of the user's. `functions`: the function of each line."""
     return functions.get(one.blamed) == functions.get(other.blamed)
-
-
-def asks_low(cause: Operation, operation: Operation, functions: Mapping[str, Function]) -> bool:
-    """Whether an op computes low only because an earlier line of its function, that of `cause`, casts what it reads. A difference of nearly equal
-    numbers rounds nothing (Sterbenz): without the cast it is right, and beside the cast no change of its own line mends it."""
-    low = [source for source in operation.inputs if source.low]
-    here = cause.blamed != operation.blamed and same_function(cause, operation, functions)
-    return here and bool(low) and all(source.since is not None and source.since.line == cause.blamed for source in low)
 
 
 def written(operation: Operation) -> bool:

@@ -160,14 +160,13 @@ def only_cast(stored: Operation, operation: Operation, readers: Readers) -> bool
 
 
 def stored_elsewhere(operation: Operation, functions: Mapping[str, Function]) -> Operation | None:
-    """The op that stored a term of a difference, if half of the error that is left is this rounding, and another function ran it, or it is the cast
-    that makes the difference low. None otherwise. A rounding that the other term has too is not left: one that an op of the same line made in a
-    result of the same size, with the same error."""
+    """The op of another function that stored a term of a difference, if half of the error that is left is this rounding. None otherwise. A rounding
+    that the other term has too is not left: one that an op of the same line made in a result of the same size, with the same error."""
     for term in sorted(operation.inputs, key=absolute_error, reverse=True):
         stored, others = causes.before_copies(term).maker, causes.ancestors(each for each in operation.inputs if each is not term)
         if stored is not None and not any(_same_rounding(stored, each) for each in others):
             left = causes.storage_error(term) * rms(term) >= causes.MADE_BY_OP * absolute_error(operation.outputs[0])
-            apart = not attribution.same_function(stored, operation, functions) or attribution.asks_low(stored, operation, functions)
+            apart = not attribution.same_function(stored, operation, functions)
             return stored if left and apart and attribution.written(stored) else None
     return None
 

@@ -18,6 +18,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.noise_floor.noise import FAIL
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attribution, Splits
+from precheck.analysis.propagation.entrances import Entrances
 from precheck.analysis.propagation.output_impact import GARBAGE, dropped_values
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, rms, share_left_by_cancellation, smallest_normal
 from precheck.analysis.propagation.walks import Attempts
@@ -54,7 +55,8 @@ class OwnError(Fact):
         """The error of the function, in words."""
         name = f"{self.function}()" if self.function else "the function"
         off = f"is off by {of_norm(self.off)} ({self.measured:.0f} unit roundoffs)" if math.isfinite(self.off) else "gives nothing right"
-        return f"on the same inputs as the reference, {name} {off}: "
+        alone = self.operation.call == self.shown.call  # else it was given most of it
+        return f"on the same inputs as the reference, {name} {off}: " if alone else f"what {name} returns {off}: "
 
 
 class Calls:
@@ -67,6 +69,7 @@ class Calls:
             if operation.call:
                 self.operations[operation.call].append(operation)
         self.splits: dict[int, Splits] = {}
+        self.entrances = Entrances(observation)
         self.attempts = Attempts()
         self.cancelled: set[Value] = set()  # sums whose terms cancel, and values made from them
 
@@ -120,10 +123,11 @@ class Calls:
         found = function_loops.judged(operation, value, lambda each: Attribution(each, self.operations[operation.call], splits))
         if found is None or value.call_error <= found.limit * unit:
             return None
-        cause, place = found.cause, self.functions.get(operation.blamed)
+        cause, place = self.entrances.of(value, found.cause, value.drift, found.limit * unit), self.functions.get(operation.blamed)
         return OwnError(
             rule=_RULE["a rounding"], operation=cause, measured=value.call_error / unit, limit=found.limit, function=place.name if place else "",
-            made="a rounding", shown=operation, off=value.call_error, own=attribution.own_error(cause, cause.outputs[0]), turns=found.turns,
+            made="a rounding", shown=operation, off=value.call_error, own=attribution.own_error(cause, cause.outputs[0]),
+            turns=found.turns if cause is found.cause and found.turns > 1 else 0,
         )  # fmt: skip
 
     def _owner(self, operation: Operation, made: Attribution, *, added: bool) -> Operation | None:
@@ -152,9 +156,15 @@ class Calls:
             made = "the op itself"
         elif of_small_numbers(cause) or taken.subnormal(cause):
             made = "small numbers"
+        named, off, all_off = difference or cause, value.call_error, value.drift
+        entry = named if made not in ("a difference", "a rounding") else self.entrances.of(value, named, roundings * all_off / off, limit)
+        if entry is not named:
+            named, made, own = entry, "a rounding", attribution.own_error(entry, entry.outputs[0])
+        if entry.call != operation.call:  # it was given that error
+            roundings, off = roundings * all_off / off, all_off
         return OwnError(
-            rule=_RULE[made], operation=difference or cause, measured=roundings, limit=limit,
-            function=place.name if place is not None else "", made=made, shown=operation, off=value.call_error, own=own,
+            rule=_RULE[made], operation=named, measured=roundings, limit=limit,
+            function=place.name if place is not None else "", made=made, shown=operation, off=off, own=own,
         )  # fmt: skip
 
     def _limit(self, cause: Operation, made: Attribution) -> float:

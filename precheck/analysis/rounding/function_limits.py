@@ -1,5 +1,5 @@
-"""How far the result of a user's function may be off, and what makes a line or a function the cause of its error: whether the precision asks for low
-numbers there, and whether an op has lost what lies at the ends of a format's range."""
+"""How far the result of a user's function, or of a kernel, may be off, and what makes a line or a function the cause of its error: whether the
+precision asks for low numbers there, and whether an op has lost what lies at the ends of a format's range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from precheck import formats, ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes
 from precheck.analysis.propagation.attribution import Attribution
-from precheck.analysis.propagation.provenance import underflowed
+from precheck.analysis.propagation.output_impact import ROUNDINGS
+from precheck.analysis.propagation.provenance import effective_roundoff, elements, underflowed
 from precheck.observe.shadow.operations import Operation, Value
 
 ADDED = Limit(4.0, "unit roundoffs")
@@ -31,6 +32,8 @@ less than the noise of gradients from batch to batch. The gradient of a small re
 ENLARGED = Limit(8.0, "times")
 """A number in a function explains an error of a gradient that is at most so many times its own. The derivative of the n-th power of a number has
 n - 1 times its error."""
+WEIGHTINGS = Limit(2.0, "roundings of attention's weights")
+"""A kernel rounds weights when it stores them, and exponentials before that where it adds them up in blocks."""
 
 FUNCTION_ERRORS = (ROUNDED, OWNED, MADE_BY_FUNCTION, WRONG_GRADIENT, ENLARGED)
 """The limits of every rule that blames a line or a function for what a user's function returns."""
@@ -66,6 +69,14 @@ def _cast_here(value: Value, calls: Set[int]) -> bool:
     if maker is None or value.drift > 0 or maker.base not in ops.CASTS:
         return False
     return maker.call in calls and causes.casts_wide(maker) and attribution.written(maker)
+
+
+def kernel_limit(operation: Operation, value: Value) -> float:
+    """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2). A scattering op
+    adds up most terms for elements that are often the largest. Attention multiplies rounded weights by values, which may cancel."""
+    terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
+    roundings = max(ROUNDINGS, 1 + math.sqrt(max(1.0, terms, value.terms)) / 2)
+    return max(roundings * effective_roundoff(value), WEIGHTINGS * value.weighting)
 
 
 def of_small_numbers(cause: Operation) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -18,6 +17,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.propagation import attribution, causes, output_impact, provenance
 from precheck.analysis.propagation.accumulators import standing_still
 from precheck.analysis.propagation.attribution import Attribution
+from precheck.analysis.propagation.entrances import Entrances
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, given_back, iterations, rms, underflowed, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
@@ -25,7 +25,7 @@ from precheck.analysis.rounding import differences
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, Storing, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import outside
-from precheck.analysis.rounding.function_limits import ADDED
+from precheck.analysis.rounding.function_limits import ADDED, kernel_limit
 from precheck.analysis.rounding.remainders import stored_low
 from precheck.analysis.unrepresentable import zeros
 from precheck.findings import Severity
@@ -39,8 +39,6 @@ FELT = Limit(2.0**-6, "relative error")
 """A norm whose elements have correct digits shows its input's rounding from this error on: four unit roundoffs of bfloat16. Its mean is float32's."""
 STARVED = Limit(0.25, "share of the elements")
 """An underflow does harm if so many elements of a later result have no correct digit."""
-WEIGHTINGS = Limit(2.0, "roundings of attention's weights")
-"""A kernel rounds weights when it stores them, and exponentials before that where it adds them up in blocks."""
 FAIR = Limit(0.05, "share of the norm")
 """Zeros explain an error from this share of the norm on: a fifth of what `nonfinite.HARMED` calls wrong."""
 
@@ -78,6 +76,7 @@ class Misroundings:
         self.causes: dict[Value, Operation] = {}  # cached causes of errors
         self.stored: dict[tuple[object, ...], Storing] = {}  # answers of `_storing`, by the difference's op and line
         self.resting: dict[tuple[str, str], bool] = {}  # whether the turns of a loop heal the errors of a line
+        self.entrances = Entrances(observation)
         self.behind: dict[object, Operation | None] = {}  # answers of `_behind` that a walk gave, by line
 
     def _shown(self, *, infinite: bool = False) -> set[Value]:
@@ -92,7 +91,16 @@ class Misroundings:
         return output_impact.dropped_values(self.observation)
 
     def fact(self, operation: Operation, value: Value) -> Misrounded | None:
-        """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
+        """The fact on the error of this op's result, if rounding does not explain it, on the line that should be changed."""
+        fact = self._first(operation, value)
+        if fact is not None and not fact.healed and fact.how in ("a difference", "digits lost", "amplified"):
+            made, limit = fact.operation, ROUNDINGS * effective_roundoff(value)
+            fact.operation = self.entrances.of(value, made, value.drift, limit)
+            fact.rule = causes.rule_for(fact.operation) if fact.operation is not made and fact.how == "a difference" else fact.rule
+        return fact
+
+    def _first(self, operation: Operation, value: Value) -> Misrounded | None:
+        """The first check that holds decides."""
         gain, roundings = amplification(operation, value), value.drift / effective_roundoff(value)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("undone", operation, value, roundings, ADDED, gain=gain)
@@ -111,8 +119,7 @@ class Misroundings:
             return self._flushed(operation, value, starving)
         if self.made_by_kernel(operation, value):
             harm: Severity = "note" if self.healed(value) else "error"
-            limit = self._kernel_limit(operation, value)
-            return self._fact("accumulated", operation, value, value.local or 0.0, limit, severity=harm)
+            return self._fact("accumulated", operation, value, value.local or 0.0, kernel_limit(operation, value), severity=harm)
         return self._lost_digits(operation, value, gain, roundings)
 
     def _lost_digits(self, operation: Operation, value: Value, gain: float, roundings: float) -> Misrounded | None:
@@ -247,14 +254,13 @@ class Misroundings:
 
     def _handed_in(self, operation: Operation, term: Value) -> Operation | None:
         """The op of another function, or of a loop, that made most of a term's error, since nearly equal numbers are subtracted exactly (Sterbenz).
-        Or a cast of the same function, without which it would subtract wide numbers (`attribution.asks_low`, `differences.only_cast`). If one
-        function does both otherwise, or both terms were computed from what the other one computed, the subtraction should be changed."""
+        Or a cast after which nothing else is computed (`differences.only_cast`). If one function does both otherwise, or both terms were computed
+        from what the other one computed, the subtraction should be changed."""
         stored, most, spared = self._storing(operation, term)
         if stored is None or (most and differences.subtracts_loop_state(operation, stored, term)):
             return stored
         alone = attribution.makes_most(stored, term.drift) and not causes.reads_only_from_line_of(operation, stored)
-        functions = self.observation.functions
-        apart = not attribution.same_function(stored, operation, functions) or attribution.asks_low(stored, operation, functions)
+        apart = not attribution.same_function(stored, operation, self.observation.functions)
         apart = apart or differences.only_cast(stored, operation, self.readers)
         return stored if apart and (alone or (causes.casts_wide(stored) and spared)) else None
 
@@ -289,12 +295,4 @@ class Misroundings:
         up is no result."""
         gave_up = operation.packet in ops.REPORTING and operation.flips is not None and bool(operation.flips.changed)
         known = not gave_up and value.local is not None and determined(value)  # a right sum may cancel to zero
-        return known and (value.local or 0.0) > self._kernel_limit(operation, value)
-
-    @staticmethod
-    def _kernel_limit(operation: Operation, value: Value) -> float:
-        """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2). A scattering op
-        adds up most terms for elements that are often the largest. Attention multiplies rounded weights by values, which may cancel."""
-        terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
-        roundings = max(ROUNDINGS, 1 + math.sqrt(max(1.0, terms, value.terms)) / 2)
-        return max(roundings * effective_roundoff(value), WEIGHTINGS * value.weighting)
+        return known and (value.local or 0.0) > kernel_limit(operation, value)

@@ -243,11 +243,14 @@ def _beyond_edge(operation: Operation, root: Value) -> bool:
 
 def op_that_moved_argument(operation: Operation, observation: Observation) -> Operation | None:
     """The op whose rounding moved an argument, of a quotient the divisor. It is the last op that made half of the error, or the last line with a part
-    in it, whichever is later."""
+    in it, whichever is later. A difference in float32 makes none of it: its terms were rounded before."""
     source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting
     if source is None:
         return None
-    return attribution.later(causes.error_source(source), attribution.Attribution(source, observation.operations).cause())
+    nearest, cause = causes.error_source(source), attribution.Attribution(source, observation.operations).cause()
+    if nearest is None or cause is None or nearest.base not in ops.SUMS or attribution.own_error(nearest, nearest.outputs[0]):
+        return attribution.later(nearest, cause)
+    return nearest if attribution.is_variance_of_squares(nearest, cause) else cause
 
 
 def _zero(operation: Operation, root: Value) -> Value | None:

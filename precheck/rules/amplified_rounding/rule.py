@@ -83,10 +83,11 @@ class AmplifiedRounding(Rule):
         rounded = fact.operation.outputs[0].dtype
         if fact.turns:
             return f"{fact.turns} turns of a loop round to {rounded} here ({percents(fact.own)} each), and later turns enlarge what they lose"
-        if fact.shown.base in ops.MOVING:
+        if fact.shown.base in ops.MOVING - ops.CONCATENATIONS:
             return (f"a rounding to {rounded} here ({percents(fact.own)}) is {short(fact.off / fact.own)} times as large in the part that "
                     f"{placed(fact.shown)} takes")  # fmt: skip
-        return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {short(fact.off / fact.own)} times by {placed(fact.shown)}"
+        until = "up to" if fact.shown.base in ops.CONCATENATIONS else "by"
+        return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {short(fact.off / fact.own)} times {until} {placed(fact.shown)}"
 
 
 def _rounding(fact: Misrounded) -> str:

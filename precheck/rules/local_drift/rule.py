@@ -12,8 +12,8 @@ from precheck.analysis.noise_floor.drift import ComparedTensor
 from precheck.analysis.propagation.output_impact import ROUNDINGS
 from precheck.analysis.propagation.provenance import percent
 from precheck.analysis.rounding.function_errors import OwnError
-from precheck.analysis.rounding.function_limits import FUNCTION_ERRORS
-from precheck.analysis.rounding.misroundings import WEIGHTINGS, Misrounded
+from precheck.analysis.rounding.function_limits import FUNCTION_ERRORS, WEIGHTINGS
+from precheck.analysis.rounding.misroundings import Misrounded
 from precheck.findings import Finding
 from precheck.observe.decisions.selections import Selection
 from precheck.observe.recording.sketch import distance

@@ -128,7 +128,7 @@ def houses(kind: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("tentacles-after-minutes", "arodic/jellyfish#1", ("amplified-rounding", "integer-rounding"), "aten.mul.Tensor",
+    Bug("tentacles-after-minutes", "arodic/jellyfish#1", ("amplified-rounding", "integer-rounding"), "aten._to_copy.default",
         lambda: swaying(HALF), lambda: swaying(SINGLE)),
     Bug("box-on-a-long-screen", "memononen/nanovg#102", ("amplified-rounding", "cancellation", "integer-rounding"), "aten._to_copy.default",
         lambda: shaded(HALF), lambda: shaded(SINGLE)),

@@ -226,7 +226,7 @@ def shifted(wraps: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("neighbours-by-descent", "NVIDIA/cuvs#991", ("cancellation", "amplified-rounding", "nan"), "aten.sub.Tensor",
+    Bug("neighbours-by-descent", "NVIDIA/cuvs#991", ("cancellation", "amplified-rounding", "nan"), "aten.sum.dim_IntList",
         lambda: neighbours(wide=False), lambda: neighbours(wide=True)),
     Bug("spreads-that-passed-through-half", "NVIDIA/apex#144", ("overflow",), "aten._to_copy.default",
         lambda: normalised(keeps=False), lambda: normalised(keeps=True), phase="data"),

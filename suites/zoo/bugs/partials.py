@@ -117,7 +117,7 @@ def adapted(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("split-products", "modular/modular#7165", ("cancellation", "amplified-rounding"), "aten.add.Tensor", lambda: decoded(LOW),
+    Bug("split-products", "modular/modular#7165", ("amplified-rounding", "cancellation"), "aten._to_copy.default", lambda: decoded(LOW),
         lambda: decoded(WIDE)),
     Bug("ring-hops", "Dao-AILab/flash-attention#2723", ("accumulated-drift", "absorption"), "aten._to_copy.default", lambda: ringed(LOW),
         lambda: ringed(WIDE),
