@@ -204,7 +204,7 @@ class Diffusion:
         self.dt, self.rounds = dt, rounds
 
     def steps(self, span: torch.Tensor) -> torch.Tensor:
-        count = span / self.dt
+        count = span / self.dt  # culprit: noise-in-pieces
         return count.round().long() if self.rounds else count.long()  # culprit: noise-in-pieces
 
     def trajectory(self, x: torch.Tensor, start: torch.Tensor, span: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -225,18 +225,18 @@ def kicked(rounds: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("heat-across-a-level", "ExtremeFLOW/neko#2529", ("cancellation", "amplified-rounding"), "",
+    Bug("heat-across-a-level", "ExtremeFLOW/neko#2529", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: carried(shifted=False), lambda: carried(shifted=True), precision="32-true"),
-    Bug("tracer-in-a-strong-stream", "NOAA-GFDL/GFDL_atmos_cubed_sphere#323", ("cancellation", "amplified-rounding", "absorption"), "",
+    Bug("tracer-in-a-strong-stream", "NOAA-GFDL/GFDL_atmos_cubed_sphere#323", ("cancellation", "amplified-rounding", "absorption"), "aten.sub.Tensor",
         lambda: streamed(grouped=False), lambda: streamed(grouped=True), precision="32-true"),
-    Bug("cloud-that-absorbs-nothing", "earth-system-radiation/rte-rrtmgp#94", ("cancellation", "amplified-rounding"), "",
+    Bug("cloud-that-absorbs-nothing", "earth-system-radiation/rte-rrtmgp#94", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: lit(1e-12), lambda: lit(1e4 * torch.finfo(SINGLE).eps), precision="32-true"),
-    Bug("drifters-in-short-steps", "Parcels-code/Parcels#1384", ("absorption", "accumulated-drift"), "",
+    Bug("drifters-in-short-steps", "Parcels-code/Parcels#1384", ("absorption", "accumulated-drift"), "aten.add.Tensor",
         lambda: drifted_east(SINGLE), lambda: drifted_east(DOUBLE), precision="32-true"),
-    Bug("waves-over-the-rim", "NOAA-EMC/WW3#1392", ("amplified-rounding", "cancellation"), "",
+    Bug("waves-over-the-rim", "NOAA-EMC/WW3#1392", ("amplified-rounding", "cancellation"), "aten.acos.default",
         lambda: waved(haversine=False), lambda: waved(haversine=True), precision="32-true"),
-    Bug("sunlight-in-thin-air", "climate-analytics-lab/jax-gcm#571", ("cancellation", "amplified-rounding"), "",
+    Bug("sunlight-in-thin-air", "climate-analytics-lab/jax-gcm#571", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar",
         lambda: hazed(careful=False), lambda: hazed(careful=True), precision="32-true"),
-    Bug("noise-in-pieces", "cbherbert/stochrare#22", ("decision-flip", "integer-rounding"), "",
+    Bug("noise-in-pieces", "cbherbert/stochrare#22", ("integer-rounding", "decision-flip"), "aten.div.Tensor",
         lambda: kicked(rounds=False), lambda: kicked(rounds=True), precision="32-true"),
 )  # fmt: skip
