@@ -64,6 +64,9 @@ class Splits:
                 carried[places] = max(carried[places], self.error(made) ** 2 - carried[averaged])
             total = sum(carried.values())
             kept = _own_share(operation, made, carried, self.error) if total else 1.0
+            if len(carried) > 1 and _added(operation, made, carried, self.error):  # errors that go one way add up, and not their squares
+                carried = {source: math.sqrt(square) for source, square in carried.items()}
+                total = sum(carried.values())
             found = self.known[made] = kept, [(source, (1 - kept) * square / total) for source, square in carried.items() if total]
         return found
 
@@ -242,19 +245,15 @@ def _before_scaling(term: Value) -> Value:
 
 def _own_share(operation: Operation, value: Value, carried: Collection[Value], error: Errors) -> float:
     """The op's own share of the square of its result's error. An op that does not change the error, such as doubling, rounds nothing."""
-    whole = error(value)
-    if not whole or (len(carried) == 1 and math.isclose(whole, max(map(error, carried)), rel_tol=UNCHANGED)):
+    if not (whole := error(value)) or (len(carried) == 1 and math.isclose(whole, max(map(error, carried)), rel_tol=UNCHANGED)):
         return 0.0
     own_share = min(1.0, (own_error(operation, value) / whole) ** 2)
     return max(own_share, _added(operation, value, carried, error)) if own_share else 0.0
 
 
 def _added(operation: Operation, value: Value, carried: Collection[Value], error: Errors) -> float:
-    """The share of the square of an error that was added in an op which keeps its inputs' errors.
-
-    Roundings in one direction, such as those of a sum that stands still, add up to more than the root of the sum of their squares. A sum is off by
-    what all its terms are off together at most. What it has more than this is its own.
-    """
+    """The share of the square of an error that was added in an op which keeps its inputs' errors: roundings in one direction add up to more than the
+    root of the sum of their squares. A sum is off by what all its terms are off together at most, and what it has more than this is its own."""
     if len(carried) != 1:
         brought = sum(_carried(operation, source, error) * operation.inputs.count(source) for source in carried)
         return max(0.0, 1 - (brought / (error(value) * rms(value))) ** 2) if operation.base in ops.ADDITIONS and value.norm else 0.0
