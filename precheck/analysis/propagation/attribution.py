@@ -66,6 +66,9 @@ class Splits:
                 carried[places] = max(carried[places], self.error(made) ** 2 - carried[averaged])
             total = sum(carried.values())
             kept = _own_share(operation, made, carried, self.error) if total else 1.0
+            if len(carried) > 1 and _added(operation, made, carried, self.error):  # errors that go one way add up, and not their squares
+                carried = {source: math.sqrt(square) for source, square in carried.items()}
+                total = sum(carried.values())
             found = self.known[made] = kept, [(source, (1 - kept) * square / total) for source, square in carried.items() if total]
         return found
 
@@ -189,11 +192,12 @@ def own_error(operation: Operation, value: Value) -> float:
 
     A sum does not underflow: it is a multiple of the last digit of its smaller term, which its format holds. If it is zero, its terms were rounded.
     """
+    rounds = not _rounds_nothing(operation, value)
     before = max((source.zeroed for source in operation.inputs), default=0.0)
     rooted = operation.base in ops.ROOTS and value.zeros <= operation.inputs[0].zeros  # the root of a zero has a larger share of the norm
-    lossy = value.low and operation.base not in ops.SUMS and not rooted
+    lossy = value.low and rounds and operation.base not in ops.SUMS and not rooted
     flushed = value.zeroed - before if lossy else 0.0  # a part of a tensor may have more of its zeros
-    return max(0.0 if _rounds_nothing(operation, value) else causes.storage_error(value), value.local or 0.0, flushed)
+    return max(causes.storage_error(value) if rounds else 0.0, value.local or 0.0, flushed)
 
 
 def _rounds_nothing(operation: Operation, value: Value) -> bool:
@@ -208,41 +212,48 @@ def _rounds_nothing(operation: Operation, value: Value) -> bool:
 
 
 def is_variance_of_squares(operation: Operation, cause: Operation) -> bool:
-    """Whether a term of a difference is the square of the result of `cause`, or of another op on its line: a variance as E[x²] - m².
+    """Whether a term of a difference is the square of what the line of `cause` made, or of a multiple of it, or `cause` adds up squares there: a
+    variance as E[x²] - m².
 
     The derivative of E[x²] - m² by m is -2m, so an error of m is multiplied by 2m. The derivative of E[(x - m)²] is 0, so there m may be rounded.
     """
-    bases = (base for term in operation.inputs for base in tensors_squared_in(term))
-    return any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.line == cause.line) for base in bases)
+    squared = [base for term in operation.inputs for base in tensors_squared_in(term)]
+    means = (*squared, *map(_before_scaling, squared))
+    own = any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.line == cause.line) for base in means)
+    return own or (bool(squared) and cause.base in ops.SUMS and any(map(tensors_squared_in, cause.inputs)))
 
 
 def tensors_squared_in(term: Value) -> list[Value]:
     """The tensors whose square a term is. Empty if it is no square."""
-    maker = causes.before_copies(term).maker
-    while maker is not None and maker.base in ops.SCALING and len(maker.inputs) == 1:
-        maker = causes.before_copies(maker.inputs[0]).maker
+    maker = _before_scaling(term).maker
     bases = [] if maker is None else [causes.before_copies(value) for value in maker.inputs]
     power = maker is not None and maker.base == "pow" and maker.scalars == (2.0,)
     product = maker is not None and maker.base == "mul" and len(bases) == 2 and bases[0] is bases[1]
     return bases if power or product else []
 
 
+def _before_scaling(term: Value) -> Value:
+    """The tensor of which a term is a multiple, by numbers."""
+    value = causes.before_copies(term)
+    while value.maker is not None and value.maker.base in ops.SCALING and len(value.maker.inputs) == 1:
+        value = causes.before_copies(value.maker.inputs[0])
+    return value
+
+
 def _own_share(operation: Operation, value: Value, carried: Collection[Value], error: Errors) -> float:
     """The op's own share of the square of its result's error. An op that does not change the error, such as doubling, rounds nothing."""
-    whole = error(value)
-    if not whole or (len(carried) == 1 and math.isclose(whole, max(map(error, carried)), rel_tol=UNCHANGED)):
+    if not (whole := error(value)) or (len(carried) == 1 and math.isclose(whole, max(map(error, carried)), rel_tol=UNCHANGED)):
         return 0.0
     own_share = min(1.0, (own_error(operation, value) / whole) ** 2)
     return max(own_share, _added(operation, value, carried, error)) if own_share else 0.0
 
 
 def _added(operation: Operation, value: Value, carried: Collection[Value], error: Errors) -> float:
-    """The share of the square of an error that was added in an op which keeps its input's error.
-
-    Roundings in one direction, such as those of a sum that stands still, add up to more than the root of the sum of their squares.
-    """
+    """The share of the square of an error that was added in an op which keeps its inputs' errors: roundings in one direction add up to more than the
+    root of the sum of their squares. A sum is off by what all its terms are off together at most, and what it has more than this is its own."""
     if len(carried) != 1:
-        return 0.0
+        brought = sum(_carried(operation, source, error) * operation.inputs.count(source) for source in carried)
+        return max(0.0, 1 - (brought / (error(value) * rms(value))) ** 2) if operation.base in ops.ADDITIONS and value.norm else 0.0
     (source,) = carried
     if operation.base in ops.AVERAGING:
         return max(0.0, 1 - (_averaged(value, source, error) / error(value)) ** 2)

@@ -172,12 +172,19 @@ def _integer(value: Value, readers: Readers) -> Operation | None:
 def facts_on_renumbered(operation: Operation, changes: Renumbered, cause: Operation | None) -> list[MadeInteger]:
     """Ids, positions or counts that were rounded by `cause` and then cast to integers, which differ from the right ones.
 
-    A single number is enough, since the cast to integers says that these are whole numbers. They must have been wide before `cause` stored them, or
+    A single number is enough, since the cast to integers says that these are whole numbers. They must have been exact before `cause` stored them, or
     be sums of small exact numbers, as counts are. Numbers that were computed low do not count: there all large numbers are whole.
     """
-    if cause is None or not (_counted(cause) or (cause.base in ops.CONSTANTS and not any(source.low for source in cause.inputs))):
+    if cause is None or not (_counted(cause) or (cause.base in ops.CONSTANTS and _only_stores(cause))):
         return []
     return [_made_integer(operation, changes, cause, changes.peak, changes.reach)]
+
+
+def _only_stores(cause: Operation) -> bool:
+    """Whether an op that moves or casts numbers makes most of the error of its result itself: it stores wide numbers, or integers beside floats, as a
+    join of both does. What was off before is off by as much after it."""
+    made, off = cause.outputs[0], math.hypot(*(source.drift * source.norm for source in cause.inputs))
+    return off <= causes.MADE_BY_OP * made.drift * made.norm
 
 
 def _counted(cause: Operation) -> bool:

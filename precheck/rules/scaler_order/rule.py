@@ -84,6 +84,9 @@ def _told(event: ScalingEvent) -> tuple[str, str]:
         ("compared", ""): (f"a number that {scaled} is compared with, or clipped by, one that {other}", "call scaler.unscale_(optimizer) first"),
         ("applied", ""): (
             f"a step on gradients still scaled by {scale}", "call scaler.step(optimizer), and scaler.update() only after every optimizer's step"),
+        ("applied", "divided"): (
+            f"a step on gradients that were divided by a loss scale of {_scale_text(1 / (event.factor or 1.0))}, which had not multiplied them",
+            "call backward() on what scaler.scale(loss) returns; a backward pass of your own must multiply by the gradient that comes in"),
         ("rescaled", ""): (
             f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}", "read the scale before scaler.update()"),
         ("read", ""): (f"Python reads a number that is scaled by {scale}", "divide it by scaler.get_scale() first"),

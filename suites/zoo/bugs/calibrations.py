@@ -132,7 +132,7 @@ BUGS = (
         lambda: centred(LOW), lambda: centred(SINGLE)),
     Bug("losses-of-an-epoch", "pytorch/xla#2425", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: logged(LOW), lambda: logged(SINGLE)),
-    Bug("inputs-of-a-layer", "vllm-project/llm-compressor#847", ("amplified-rounding", "absorption", "accumulated-drift"), "aten.mul_.Tensor",
+    Bug("inputs-of-a-layer", "vllm-project/llm-compressor#847", ("amplified-rounding", "absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: compensated(LOW), lambda: compensated(SINGLE)),
     Bug("memory-that-should-fade", "osaurus-ai/vmlx-swift#433", ("amplified-rounding", "accumulated-drift", "vanished-constant"),
         "aten._to_copy.default", lambda: remembered(LOW), lambda: remembered(SINGLE)),

@@ -226,7 +226,7 @@ def ancestors(steady: bool, dtype: torch.dtype = SINGLE) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("odds-of-an-answer", "huggingface/trl#1491", ("underflow", "amplified-rounding", "cancellation"), "aten.gather.default",
+    Bug("odds-of-an-answer", "huggingface/trl#1491", ("underflow", "amplified-rounding", "cancellation"), "aten._log_softmax.default",
         lambda: odds_of_an_answer(False), lambda: odds_of_an_answer(True)),
     Bug("likelihood-of-a-squashed-action", "rlworkgroup/garage#1174", ("amplified-rounding", "cancellation"), "aten.rsub.Scalar",
         lambda: squashed(False), lambda: squashed(True)),

@@ -210,7 +210,7 @@ class Scalers:
         factors = (self.scales.of(parameter.grad) for parameter in parameters(optimizer) if parameter.grad is not None)
         factor = next((each for each in factors if each != 1 and not math.isnan(each)), 1.0)
         if factor != 1:
-            self._event("applied", factor=factor)
+            self._event("applied", factor=factor, text="divided" if factor and 1 / factor in self.scales.known else "")
 
     def _mixed(self, optimizer: Any) -> bool:
         """Whether a gradient that an optimizer takes is a sum of terms under different scales. Notes the first such sum."""
