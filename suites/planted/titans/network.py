@@ -87,12 +87,12 @@ def length(moment: Tensor) -> Tensor:
 
 
 def orthogonal(moment: Tensor, turns: int = 4) -> Tensor:
-    """Muon's step for the memory, in low precision as it is meant."""
-    x = (moment / (length(moment)[:, None, None] + 1e-7)).bfloat16()
+    """Muon's step for the memory."""
+    x = moment / (length(moment)[:, None, None] + 1e-7)
     for _ in range(turns):
         square = x @ x.mT
         x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-    return x.float()
+    return x
 
 
 def horizon(logits: Tensor) -> Tensor:
