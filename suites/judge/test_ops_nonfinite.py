@@ -277,6 +277,16 @@ def test_a_guard_with_two_sums_behind_it_guards_no_pole() -> None:
     finds(subtracted_and_added, "amplified-rounding", says="this rounding moves a number to where ")
 
 
+def gumbel() -> torch.Tensor:
+    drawn = (0.99 + 0.0099 * SHARES).half()  # fault
+    return -torch.log(-torch.log(drawn.float()))
+
+
+def test_a_wide_logarithm_that_amplifies_a_rounding_has_rounded_nothing() -> None:
+    """The cast makes one of 0.9999, and the inner logarithm nought of one, exactly."""
+    finds(gumbel, "amplified-rounding", says="this rounding moves a number to where aten.log")
+
+
 def saturated() -> torch.Tensor:
     held = torch.linspace(0.0, 20.0, 64).half().clamp(max=12)
     share = held.sigmoid()  # fault

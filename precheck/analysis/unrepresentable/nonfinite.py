@@ -243,11 +243,13 @@ def _beyond_edge(operation: Operation, root: Value) -> bool:
 
 def op_that_moved_argument(operation: Operation, observation: Observation) -> Operation | None:
     """The op whose rounding moved an argument, of a quotient the divisor. It is the last op that made half of the error, or the last line with a part
-    in it, whichever is later."""
+    in it, whichever is later. A wide op that only amplifies rounds nothing, as a logarithm near one."""
     source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting
     if source is None:
         return None
-    return attribution.later(causes.error_source(source), attribution.Attribution(source, observation.operations).cause())
+    made = causes.error_source(source)
+    rounds = made is not None and attribution.own_error(made, made.outputs[0]) > 0
+    return attribution.later(made if rounds else None, attribution.Attribution(source, observation.operations).cause()) or made
 
 
 def _zero(operation: Operation, root: Value) -> Value | None:
