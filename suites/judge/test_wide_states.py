@@ -115,6 +115,22 @@ def test_a_wide_state_that_is_added_to_low_is_found(update: Callable[[torch.Tens
     assert "0% of what 3 rounds in a row should add arrived: each casts a stored state to bfloat16 and adds to it" in found.message
 
 
+def words_seen(low: torch.dtype) -> torch.Tensor:
+    model, seen = nn.Linear(4, 4), torch.tensor(380_000.0)
+    for turn in range(8):
+        model(normal(2, 4, seed=turn))
+        seen = (seen.to(low) + torch.tensor([180, 221]).sum()).float()
+    return seen
+
+
+def test_whole_numbers_that_are_added_are_known() -> None:
+    """What the program adds is what it adds, in whole numbers as in others."""
+    (found,) = watched(lambda: words_seen(LOW)).errors
+    assert found.rule == "absorption"
+    assert "0% of what 5 rounds in a row should add arrived" in found.message
+    assert watched(lambda: words_seen(torch.float32)).errors == []
+
+
 def test_the_cure_is_to_leave_the_state_as_it_is_stored() -> None:
     (found,) = watched(rounds(counted)).errors
     assert found.remedy.startswith("add to the state in float32, as it is stored: stay in float32 on this line")
