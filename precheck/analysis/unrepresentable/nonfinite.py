@@ -32,6 +32,7 @@ from precheck.analysis.propagation.provenance import (
 )
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.function_limits import ADDED
+from precheck.analysis.rounding.steep_functions import NOT_STEEP
 from precheck.analysis.unrepresentable import zeros
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -243,13 +244,14 @@ def _beyond_edge(operation: Operation, root: Value) -> bool:
 
 def op_that_moved_argument(operation: Operation, observation: Observation) -> Operation | None:
     """The op whose rounding moved an argument, of a quotient the divisor. It is the last op that made half of the error, or the last line with a part
-    in it, whichever is later. A wide op that only amplifies rounds nothing, as a logarithm near one."""
+    in it, whichever is later. A wide function of single numbers rounds nothing, however much it amplifies, as a logarithm near one."""
     source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting
     if source is None:
         return None
     made = causes.error_source(source)
-    rounds = made is not None and attribution.own_error(made, made.outputs[0]) > 0
-    return attribution.later(made if rounds else None, attribution.Attribution(source, observation.operations).cause()) or made
+    steep = made is not None and len(made.inputs) == 1 and made.base not in NOT_STEEP
+    amplifies = steep and not attribution.own_error(made, made.outputs[0])
+    return attribution.later(None if amplifies else made, attribution.Attribution(source, observation.operations).cause()) or made
 
 
 def _zero(operation: Operation, root: Value) -> Value | None:

@@ -89,7 +89,7 @@ BUGS = [
         name="moved-by-products-low",
         healthy=MOVED,
         planted="    first, second = before.square().sum(-1).bfloat16(), after.square().sum(-1).bfloat16()  # culprit\n"
-        "    moved = (first + second - 2 * (before * after).sum(-1)).float().abs()\n",
+        "    moved = (first + second - 2 * (before * after).sum(-1)).float().abs()  # culprit\n",
         precisions=BF16,
         part="function:settled",
         rules=DRIFTS,
@@ -100,7 +100,7 @@ BUGS = [
         name="reach-by-squares-low",
         healthy=REACH,
         planted="    middle = (weights * place).sum(-1).bfloat16()  # culprit\n"
-        "    return (weights * place.square()).sum(-1) - middle.float().square()\n",
+        "    return (weights * place.square()).sum(-1) - middle.float().square()  # culprit\n",
         precisions=BF16,
         part="function:reach",
         rules=DRIFTS,

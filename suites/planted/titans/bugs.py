@@ -147,7 +147,8 @@ BUGS = [
     Planted(
         name="costs-by-squares-low",
         healthy=UNEVEN,
-        planted="    squares, middle = costs.square().mean(1).bfloat16(), costs.mean(1)  # culprit\n    return squares.float() - middle.square()\n",
+        planted="    squares, middle = costs.square().mean(1).bfloat16(), costs.mean(1)  # culprit\n"
+        "    return squares.float() - middle.square()  # culprit\n",
         precisions=BF16,
         part="function:unevenness",
         rules=DRIFTS,
