@@ -249,9 +249,8 @@ def op_that_moved_argument(operation: Operation, observation: Observation) -> Op
     if source is None:
         return None
     made = causes.error_source(source)
-    steep = made is not None and len(made.inputs) == 1 and made.base not in NOT_STEEP
-    amplifies = steep and not attribution.own_error(made, made.outputs[0])
-    return attribution.later(None if amplifies else made, attribution.Attribution(source, observation.operations).cause()) or made
+    rounds = made is None or len(made.inputs) != 1 or made.base in NOT_STEEP or attribution.own_error(made, made.outputs[0]) > 0
+    return attribution.later(made if rounds else None, attribution.Attribution(source, observation.operations).cause()) or made
 
 
 def _zero(operation: Operation, root: Value) -> Value | None:
