@@ -53,6 +53,42 @@ def test_differences_that_nobody_enlarges_are_what_the_precision_means() -> None
     passes(lambda: ratio(True))
 
 
+def unwrapped(steps: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    total, found = torch.zeros(len(steps), dtype=low), []
+    for step in steps.unbind(1):
+        total = total + step.to(low)  # fault
+        found.append(total)
+    return torch.stack(found, 1).float()
+
+
+def levelled(phase: torch.Tensor) -> torch.Tensor:
+    """A phase without its slope along the rows."""
+    place = torch.arange(phase.shape[1]).float()
+    place = place - place.mean()
+    slope = (phase * place).sum(1, keepdim=True) / place.square().sum()
+    return phase - phase.mean(1, keepdim=True) - slope * place
+
+
+def ripples(low: torch.dtype) -> torch.Tensor:
+    return levelled(unwrapped(0.9 + 0.02 * (normal(16, 8) @ normal(8, 32, seed=1)).tanh(), low))
+
+
+def gains() -> torch.Tensor:
+    """What a step makes of each number. Two products round, each for itself."""
+    with torch.autocast("cpu", LOW):
+        before, after = (normal(64, 16) @ (normal(16, 8, seed=3) + step * normal(16, 8, seed=2)) for step in (0.0, 1e-4))
+    one, other = before.float().tanh(), after.float().tanh()
+    return torch.stack([one, other, one - other])
+
+
+def test_a_wide_difference_of_a_number_and_its_own_trend_shows_how_it_was_stored() -> None:
+    (found,) = watched(lambda: ripples(LOW)).errors
+    assert found.rule == "amplified-rounding"
+    assert "total = total + step.to(low)" in watched(lambda: ripples(LOW)).summary()
+    passes(lambda: ripples(torch.float32), wide=True)
+    passes(gains)
+
+
 def speeds(origin: float = 0.0) -> torch.Tensor:
     keys = (1000 - origin + torch.linspace(0, 2, 64)).to(HALF)  # fault
     places = keys.float() * 0.3 + origin

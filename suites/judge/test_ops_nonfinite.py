@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from graph import Graph, above, below, given
-from scenario import finds, passes
+from scenario import finds, passes, watched
 from torch import nn
 
 from precheck.analysis.rounding import misroundings as rounding
@@ -275,6 +275,19 @@ def subtracted_and_added() -> torch.Tensor:
 def test_a_guard_with_two_sums_behind_it_guards_no_pole() -> None:
     """The op whose rounding moved the argument is to blame."""
     finds(subtracted_and_added, "amplified-rounding", says="this rounding moves a number to where ")
+
+
+def gumbel() -> torch.Tensor:
+    ticks = 65535 - torch.randint(0, 500, (2000,), generator=torch.Generator().manual_seed(1))
+    drawn = ((ticks.float() + 0.5) / 65536).half().clamp_max(0.9999)  # fault
+    return -torch.log(-torch.log(drawn.float()))
+
+
+def test_a_wide_logarithm_that_amplifies_a_rounding_has_rounded_nothing() -> None:
+    """The cast makes one of 0.9999, and the inner logarithm nought of one, exactly."""
+    report = watched(gumbel)
+    assert report.errors
+    assert {error.source.rpartition(":")[2] for error in report.errors} == {str(gumbel.__code__.co_firstlineno + 2)}
 
 
 def saturated() -> torch.Tensor:

@@ -60,6 +60,19 @@ def test_a_cast_that_another_function_exponentiates() -> None:
     assert found.message.endswith("unit roundoffs off, most of it by this one rounding")
 
 
+def both(features: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    scores = features.float() @ PROTOTYPES.T
+    return torch.cat([each.to(LOW) / 0.02 for each in (scores, held.float() / 2)])  # casts of a list
+
+
+def test_of_several_casts_on_a_line_the_one_that_rounds_is_named() -> None:
+    """The last one rounds nothing, since a function has rounded its numbers before."""
+    (found,) = errors(lambda: softened(both(GIVEN, sharpened(1e-4 * GIVEN))))
+    assert found.rule == "amplified-rounding"
+    assert found.source.endswith(f"test_steep_functions.py:{line_of(both, 'casts of a list')}")
+    assert "a rounding to bfloat16 here (0.1" in found.message
+
+
 def test_the_same_without_the_cast() -> None:
     assert errors(lambda: Targets()(GIVEN, torch.float32)) == []
 

@@ -115,6 +115,48 @@ def test_a_wide_state_that_is_added_to_low_is_found(update: Callable[[torch.Tens
     assert "0% of what 3 rounds in a row should add arrived: each casts a stored state to bfloat16 and adds to it" in found.message
 
 
+def words_seen(low: torch.dtype) -> torch.Tensor:
+    model, seen = nn.Linear(4, 4), torch.tensor(380_000.0)
+    for turn in range(8):
+        model(normal(2, 4, seed=turn))
+        seen = (seen.to(low) + torch.tensor([180, 221]).sum()).float()
+    return seen
+
+
+def test_whole_numbers_that_are_added_are_known() -> None:
+    """What the program adds is what it adds, in whole numbers as in others."""
+    (found,) = watched(lambda: words_seen(LOW)).errors
+    assert found.rule == "absorption"
+    assert "0% of what 5 rounds in a row should add arrived" in found.message
+    assert watched(lambda: words_seen(torch.float32)).errors == []
+
+
+def rate(share: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    left = 1 - share.to(low).float()  # cast
+    return torch.sin(1.5 * left).square()
+
+
+def schedule(low: torch.dtype, *, counts: bool = True) -> None:
+    """A rate that is made of a count, or of data that were made ready before."""
+    model, seen, data = nn.Linear(4, 4), torch.tensor(380_000.0), torch.tensor(382_105.0) / 1e3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for turn in range(6):
+        model(normal(2, 4, seed=turn)).square().mean().backward()
+        seen = seen + torch.tensor([1800, 221]).sum()
+        optimizer.param_groups[0]["lr"] = float(rate(seen / 4e5 if counts else data / 400, low))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_what_steps_hand_on_is_a_state_and_no_data() -> None:
+    """Its cast is the program's own, in a loop outside of all modules too."""
+    (found,) = watched(lambda: schedule(LOW)).errors
+    assert found.rule == "amplified-rounding"
+    assert "on the same inputs as the reference, rate() is off by" in found.message
+    assert watched(lambda: schedule(torch.float32)).errors == []
+    assert watched(lambda: schedule(LOW, counts=False)).errors == []
+
+
 def test_the_cure_is_to_leave_the_state_as_it_is_stored() -> None:
     (found,) = watched(rounds(counted)).errors
     assert found.remedy.startswith("add to the state in float32, as it is stored: stay in float32 on this line")

@@ -69,6 +69,8 @@ TWENTY_SIXTH = ("bandit", "cryo", "federated", "topics")
 """The twenty-sixth batch, frozen before precheck was tried on any of it, by an author who had read the analysis."""
 TWENTY_SEVENTH = ("dosing", "localisation", "quantised", "soft_actor")
 """The twenty-seventh batch, frozen in the same way, by an author who had read the suite's pages and not the analysis."""
+TWENTY_EIGHTH = ("hologram", "ponder", "sharded", "titans")
+"""The twenty-eighth batch, frozen in the same way, by an author who had read the suite's pages and not the analysis."""
 NINTH_HEALTHY = ("byol", "cells", "ensemble", "fourier_operator", "hidden_markov", "kan", "neural_ode", "tcn")
 """Networks of the ninth batch into which nothing is planted: what healthy code is accused of rests on more of them."""
 

@@ -16,6 +16,7 @@ from networks import (
     SEVENTEENTH,
     SIXTEENTH,
     TWENTIETH,
+    TWENTY_EIGHTH,
     TWENTY_FIFTH,
     TWENTY_FIRST,
     TWENTY_FOURTH,
@@ -37,12 +38,12 @@ LOOPS = {"crf", "robot", "turing"}
 """Networks that walk over many tokens, ticks or turns in Python, and take `measure` ten seconds and more."""
 HEAVY = {"copying", "epidemics", "exams", "handwriting", "tabular"}
 """Networks that `measure` takes seconds for in each case. The scorer has them."""
-WATCHED = {"federated", "pretraining", "rectified", "soft_actor", "style_gan"}
+WATCHED = {"federated", "pretraining", "rectified", "sharded", "soft_actor", "style_gan"}
 """Networks that a loop of their own trains: `watch` alone can follow it."""
 MEASURED = [name for name in names() if name not in WATCHED]
 BUGS = [(name, bug.name) for name in names() for bug in network(name).bugs]
 NEWEST = {*SIXTEENTH, *SEVENTEENTH, *EIGHTEENTH, *NINETEENTH, *TWENTIETH, *TWENTY_FIRST, *TWENTY_SECOND, *TWENTY_THIRD, *TWENTY_FOURTH, *TWENTY_FIFTH,
-          *TWENTY_SIXTH, *TWENTY_SEVENTH}  # fmt: skip
+          *TWENTY_SIXTH, *TWENTY_SEVENTH, *TWENTY_EIGHTH}  # fmt: skip
 QUICK = [name for name in MEASURED if LONG or name not in {"lstm", *LOOPS, *NEWEST}]
 """Networks that samples are drawn from. The ten newest batches are not among them, so that they move no samples. The scorer has their bugs."""
 FIFTH = QUICK if LONG else [each for each in QUICK[::5] if each not in HEAVY]

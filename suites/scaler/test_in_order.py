@@ -281,9 +281,23 @@ def penalised() -> Loop:
     return loop
 
 
+def scaled_again(by: float | None = None) -> Loop:
+    """Gradients are divided by the scale, cut, and multiplied by it again, so that the scaler can unscale them."""
+    loop = Loop()
+    for _ in range(2):
+        loop.backward()
+        scale = loop.scaler.get_scale()
+        found = [gradient / scale for gradient in loop.gradients]
+        share = (0.05 / torch.stack([each.norm() for each in found]).norm()).clamp(max=1)
+        for parameter, each in zip(loop.model.parameters(), found, strict=True):
+            parameter.grad = each * share * (scale if by is None else by)
+        loop.step()
+    return loop
+
+
 RECIPES = (typical, accumulated, clipped, two_losses, adversaries, two_scalers, disabled, resumed, unscaled_by_hand, scale_by_chance,
            without_scaler, recomputed, burst, long, flat,
-           put_together, frozen_column, epsilons, thresholds, penalised)  # fmt: skip
+           put_together, frozen_column, epsilons, thresholds, penalised, scaled_again)  # fmt: skip
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
@@ -314,6 +328,13 @@ def test_every_kind_of_step_is_left_in_peace(optimizer: Any, way: dict[str, bool
 
     report = watched(code)
     assert not told(report), report.summary()
+
+
+def test_gradients_that_are_divided_by_the_scale_twice_are_told() -> None:
+    """By hand and by the scaler, with no product by the scale between them."""
+    (found,) = told(watched(lambda: scaled_again(by=1.0)))
+    assert found.rule == "scaler-order"
+    assert found.message.endswith("a step on gradients that are 1024 times too small because of the loss scale")
 
 
 def test_what_is_kept_of_a_scaler_does_not_grow_with_the_steps_it_takes() -> None:

@@ -25,9 +25,8 @@ from precheck.analysis.propagation.output_impact import GARBAGE, exponentials
 from precheck.analysis.propagation.provenance import absolute_error, determined, elements, rms
 from precheck.analysis.propagation.walks import FAR, NEARBY, Walk
 from precheck.analysis.rounding.function_errors import owns
-from precheck.analysis.rounding.function_limits import OWNED
+from precheck.analysis.rounding.function_limits import MADE_BY_FUNCTION, OWNED
 from precheck.analysis.rounding.remainders import stored_low
-from precheck.analysis.rounding.written_steps import gradients_behind
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.places.source import Function
 
@@ -262,19 +261,29 @@ def wide_without_correct_digit(operation: Operation, value: Value) -> bool:
 def op_that_lost_digits(operation: Operation, observation: Observation, readers: Readers) -> Operation | None:
     """The op to blame for such a difference. None if the precision explains the error.
 
-    If two tensors have errors, only a difference quotient needs the lost digits, and the difference is named. (A policy's ratio is the exponential of
-    such a difference, and is right.) If one term is exact, the other is a result that is compared with its target. If both are parts of one tensor,
-    its digits were lost when it was stored. Then the user's line that made most of the error is named, or the line with the largest share in the
-    function that made most. What torch's own modules round is not blamed.
+    If two tensors have errors, a difference quotient needs the lost digits, and the difference is named. (A policy's ratio is the exponential of
+    such a difference, and is right.) If the same roundings made both errors, as those of a number and its own trend, digits were lost where they were
+    made. If one term is exact, the other is a result that is compared with its target. If both are parts of one tensor, its digits were lost when it
+    was stored. Then the user's line that made most of the error is named, or the line with the largest share in the function that made most. What
+    torch's own modules round is not blamed, and what the precision asks of a product is not, if both terms have an error.
     """
     value = operation.outputs[0]
-    if sum(source.drift > 0 for source in operation.inputs) > 1 and not causes.shares_operand(operation):
-        return operation if _enlarged(value, readers) else None
+    apart = sum(source.drift > 0 for source in operation.inputs) > 1 and not causes.shares_operand(operation)
+    if apart and _enlarged(value, readers):
+        return operation
     if elements(value) < RESULTS or exponentials(value, readers):
         return None
-    made = Attribution(causes.worst_term(operation), observation.operations)
-    cause, changed = made.to_change(observation.functions)
-    return changed if owns(cause, made, observation.functions) else None
+    terms = [Attribution(term, observation.operations) for term in (operation.inputs if apart else [causes.worst_term(operation)]) if term.drift]
+    cause, changed = terms[0].to_change(observation.functions)
+    if apart and (cause is None or cause.base in ops.PRODUCTS or not _of_one_origin(terms)):
+        return None
+    return changed if all(owns(cause, made, observation.functions) for made in terms) else None
+
+
+def _of_one_origin(terms: list[Attribution]) -> bool:
+    """Whether the same roundings made the errors of all terms, as of a number and its own trend."""
+    common = set[Operation].intersection(*(set(made.shares) for made in terms))
+    return all(sum(made.shares[each] for each in common) >= MADE_BY_FUNCTION for made in terms)
 
 
 def _enlarged(value: Value, readers: Readers) -> bool:
@@ -285,15 +294,3 @@ def _enlarged(value: Value, readers: Readers) -> bool:
             return True
         walk.follow(reader.outputs if reader.base in ops.MOVING | ops.SCALING else ())
     return False
-
-
-def normalises(operation: Operation) -> bool:
-    """Whether a step is divided by its size, element by element. Each keeps its relative error. Small ones weigh more than before.
-
-    Optimizers do so, and so does a loop that has no optimizer: there what is divided and what divides it are made from the same gradient.
-    """
-    if operation.base != "div" or len(operation.inputs) != 2:
-        return False
-    if operation.in_optimizer or operation.packet.startswith("_foreach_"):  # only optimizers divide lists
-        return operation.inputs[0].shape == operation.inputs[1].shape
-    return not operation.recording and not gradients_behind(operation.inputs[0]).isdisjoint(gradients_behind(operation.inputs[1]))

@@ -21,7 +21,7 @@ from precheck.analysis.propagation.entrances import Entrances
 from precheck.analysis.propagation.output_impact import DEAD, GARBAGE, ROUNDINGS
 from precheck.analysis.propagation.provenance import determined, effective_roundoff, elements, given_back, iterations, rms, underflowed, zero_origin
 from precheck.analysis.propagation.walks import FAR, NEARBY
-from precheck.analysis.rounding import differences
+from precheck.analysis.rounding import differences, written_steps
 from precheck.analysis.rounding.differences import LOSES_FIVE_BITS, RECURRENT, Storing, amplification, difference_before
 from precheck.analysis.rounding.exemptions import abated, as_stored, softmax_written_out
 from precheck.analysis.rounding.function_errors import outside
@@ -135,7 +135,7 @@ class Misroundings:
         brought = (value.local or 0.0) < causes.MADE_BY_OP * value.drift and value.norm > 0  # else the op itself made it, within its limit
         plainly = roundings >= AMPLIFIED_ROUNDINGS and gain >= LOSES_FIVE_BITS and (operation.base not in ops.CENTRED or value.drift >= FELT)
         handed_on = operation.base in ops.MOVING | ops.CHOSEN and not causes.stores_subnormal(operation, value)
-        if brought and not handed_on and not differences.normalises(operation) and (loses_digits or plainly):
+        if brought and not (handed_on or written_steps.normalises(operation)) and (loses_digits or plainly):
             return self._amplifying(operation, value, gain, loses_digits=loses_digits)
         if spread and causes.subnormal_error(value) >= causes.MADE_BY_OP * value.drift:  # its inputs have their digits; its wide spacing lost them
             return self._fact("subnormal", operation, value, value.dead, GARBAGE, severity=self._severity(value, below=True))

@@ -131,11 +131,13 @@ class Steepness:
         )  # fmt: skip
 
     def _written(self, made: Attribution) -> Operation | None:
-        """The cast of a computed wide value on the line that made the error, in a function that computes with the result."""
+        """The cast of a computed wide value on the line that made the error, in a function that computes with the result. Of several casts on that
+        line, as of a list of tensors, it is the one that made most."""
         cause = made.cause(attribution.written)
         if cause is None or made.of_line(cause) < MADE_BY_FUNCTION:
             return None
-        return next((each for each in made.shares if each.line == cause.line and self._goes_on(each)), None)
+        casts = (each for each, share in made.shares.items() if share and each.line == cause.line and self._goes_on(each))
+        return max(casts, key=made.shares.__getitem__, default=None)
 
     def _goes_on(self, cast: Operation) -> bool:
         """Whether a function computes with the result of its own cast. It may store low what it only returns, and may cast data that it is given."""

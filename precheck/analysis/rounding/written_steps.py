@@ -20,3 +20,15 @@ def gradients_behind(value: Value) -> set[Value]:
         elif source.maker is not None:
             walk.follow(source.maker.inputs)
     return found
+
+
+def normalises(operation: Operation) -> bool:
+    """Whether a step is divided by its size, element by element. Each keeps its relative error. Small ones weigh more than before.
+
+    Optimizers do so, and so does a loop that has no optimizer: there what is divided and what divides it are made from the same gradient.
+    """
+    if operation.base != "div" or len(operation.inputs) != 2:
+        return False
+    if operation.in_optimizer or operation.packet.startswith("_foreach_"):  # only optimizers divide lists
+        return operation.inputs[0].shape == operation.inputs[1].shape
+    return not operation.recording and not gradients_behind(operation.inputs[0]).isdisjoint(gradients_behind(operation.inputs[1]))

@@ -32,6 +32,7 @@ from precheck.analysis.propagation.provenance import (
 )
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.analysis.rounding.function_limits import ADDED
+from precheck.analysis.rounding.steep_functions import NOT_STEEP
 from precheck.analysis.unrepresentable import zeros
 from precheck.analysis.unrepresentable.zeros import LOST_TENSOR
 from precheck.observe.shadow.operations import Observation, Operation, Value
@@ -243,14 +244,17 @@ def _beyond_edge(operation: Operation, root: Value) -> bool:
 
 def op_that_moved_argument(operation: Operation, observation: Observation) -> Operation | None:
     """The op whose rounding moved an argument, of a quotient the divisor. It is the last op that made half of the error, or the last line with a part
-    in it, whichever is later. A difference in float32 makes none of it: its terms were rounded before."""
+    in it, whichever is later. A wide difference and a wide function of single numbers, such as a logarithm near one, round nothing, however much they
+    amplify: their terms were rounded before."""
     source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting
     if source is None:
         return None
     nearest, cause = causes.error_source(source), attribution.Attribution(source, observation.operations).cause()
-    if nearest is None or cause is None or nearest.base not in ops.SUMS or attribution.own_error(nearest, nearest.outputs[0]):
+    if nearest is None or cause is None or attribution.own_error(nearest, nearest.outputs[0]):
         return attribution.later(nearest, cause)
-    return nearest if attribution.is_variance_of_squares(nearest, cause) else cause
+    if nearest.base in ops.SUMS:
+        return nearest if attribution.is_variance_of_squares(nearest, cause) else cause
+    return cause if len(nearest.inputs) == 1 and nearest.base not in NOT_STEEP else attribution.later(nearest, cause)
 
 
 def _zero(operation: Operation, root: Value) -> Value | None:

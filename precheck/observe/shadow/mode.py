@@ -163,7 +163,7 @@ class Shadow(UncompiledMode):
         cells = [self.memory.at(place, tensor) for place, tensor in zip(places, floats, strict=True)]
         if not any(cells) and not self.replay.lowers(op, floats):
             result = self.run(func, args, kwargs)
-            self.wide.made(op, places, result)
+            self.wide.made(op, places, result, self.tracker.step)
             if not floats:
                 self.amounts.made(planned, result)
             return result

@@ -71,6 +71,9 @@ def _order(event: ScalingEvent) -> Candidate:
 def _told(event: ScalingEvent) -> tuple[str, str]:
     """What an event shows, and what to do about it."""
     scale, scaled, other = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other)
+    if event.kind == "applied" and event.factor < 1:
+        cure = "divide gradients by the scale once: by hand, or in scaler.unscale_ and scaler.step"
+        return f"a step on gradients that are {1 / event.factor:g} times too small because of the loss scale", cure
     told = {
         ("mixed", "number"): (f"a number that is not scaled is added to one that {scaled}", "divide the scaled one by scaler.get_scale() first"),
         ("mixed", "function"): (f"an exponential is taken of a number that {scaled}", "divide that number by scaler.get_scale() first"),

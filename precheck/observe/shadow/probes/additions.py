@@ -13,7 +13,6 @@ import torch
 from precheck import ops
 from precheck.observe.shadow.comparing.statistics import sampled
 from precheck.observe.shadow.replaying.replay import OpCall, tensors_in, with_items, with_written
-from precheck.torch_support.dense_parts import continuous
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -34,7 +33,8 @@ def on_samples(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[
     others, wide = [tensor for tensor in operands if tensor is not accumulator], call.mode.replay.reference
 
     def made(held: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-        samples = {id(tensor): few.to(wide) for tensor, few in zip(others, given, strict=True)} | {id(accumulator): held.clone()}
+        floats = (few.to(wide) if few.is_floating_point() else few for few in given)  # whole numbers are what the program adds, in any format
+        samples = dict(zip(map(id, others), floats, strict=True)) | {id(accumulator): held.clone()}
 
         def sample(item: Any) -> Any:
             return samples.get(id(item), item)
@@ -61,6 +61,6 @@ def _share(call: Call, accumulator: torch.Tensor) -> tuple[tuple[Any, ...], dict
 
 def _alike(tensor: torch.Tensor, accumulator: torch.Tensor, limit: int) -> bool:
     """Whether samples of both tensors hold the same elements."""
-    if not continuous(tensor) or tensor.is_complex():
+    if tensor.is_complex():
         return False
     return tensor.dim() == 0 or (tensor.shape == accumulator.shape and (tensor.numel() <= limit or tensor.stride() == accumulator.stride()))

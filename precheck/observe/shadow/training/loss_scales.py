@@ -195,10 +195,15 @@ class LossScales:
         return bool(clipped)
 
     def _by_hand(self, base: str, args: tuple[Any, ...]) -> float:
-        """The factor of a scalar that is multiplied by a scale read from the scaler: it is a loss that the user scales by hand, or its gradient."""
-        if base != "mul" or len(args) != 2 or not isinstance(args[1], (int, float)) or args[1] not in self.asked or args[0].dim():
+        """The factor of an unscaled tensor that is multiplied by a scale read from the scaler: it is a loss that the user scales by hand, or its
+        gradient. Or it is any tensor, if the program has divided by that number before: it scales again what it has unscaled."""
+        if base != "mul" or len(args) != 2 or not isinstance(args[1], (int, float)) or args[1] not in self.asked:
             return 1.0
         forward = not in_backward()
+        if forward and any(same(args[1] * number, 1.0) for number in self.meant):
+            return float(args[1])
+        if args[0].dim():
+            return 1.0
         if forward and args[0].requires_grad:
             self.meant.add(args[1])
         return float(args[1]) if args[1] in self.meant and (args[0].requires_grad or not forward) else 1.0
