@@ -29,7 +29,8 @@ from precheck.observe.decisions.op_sequence import alike
 from precheck.observe.decisions.selections import Selection
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_arguments, check_inputs
 from precheck.observe.listeners import doing, failed
-from precheck.observe.models.adapters import Called, received
+from precheck.observe.models.adapters import received
+from precheck.observe.models.functions import Called
 from precheck.observe.recording.surveys import found, run_beside
 from precheck.observe.records import Trace
 from precheck.observe.run import run
