@@ -260,5 +260,5 @@ def test_the_weights_that_a_function_uses_are_checked_and_come_back() -> None:
     torch.manual_seed(0)
     first, last = nn.Linear(8, 8), nn.Linear(8, 1)
     report = precheck.measure(lambda x: last(first(x).relu()), torch.randn(4, 8), precision="bf16-true", loss=lambda out: out.square().mean())
-    assert {"first.weight", "last.weight"} <= {row.name for row in report.rows if row.kind == "parameter-gradient"}
+    assert {"first.weight", "last.weight"} <= {row.tensor for row in report.boundaries if row.kind == "parameter-gradient"}
     assert first.weight.dtype is torch.float32 and first.weight.grad is None
