@@ -252,7 +252,8 @@ def test_modules_that_are_not_registered_or_that_the_loss_uses_come_back(precisi
     before = [{name: value.clone() for name, value in module.state_dict().items()} for module in elsewhere]
     report = precheck.measure(model, torch.randn(16, 8), precision=precision, loss=lambda out: (critic(out) * scale).square().mean())
     assert not report.errors  # a gradient that one run left would be added to that of the next, which has another loss scale
-    assert scale.grad is None and all(parameter.grad is None for module in elsewhere for parameter in module.parameters())
+    assert scale.grad is None
+    assert all(parameter.grad is None for module in elsewhere for parameter in module.parameters())
     assert all(torch.equal(value, kept[name]) for module, kept in zip(elsewhere, before, strict=True) for name, value in module.state_dict().items())
 
 
@@ -261,4 +262,5 @@ def test_the_weights_that_a_function_uses_are_checked_and_come_back() -> None:
     first, last = nn.Linear(8, 8), nn.Linear(8, 1)
     report = precheck.measure(lambda x: last(first(x).relu()), torch.randn(4, 8), precision="bf16-true", loss=lambda out: out.square().mean())
     assert {"first.weight", "last.weight"} <= {row.tensor for row in report.boundaries if row.kind == "parameter-gradient"}
-    assert first.weight.dtype is torch.float32 and first.weight.grad is None
+    assert first.weight.dtype is torch.float32
+    assert first.weight.grad is None
