@@ -69,7 +69,7 @@ def _order(event: ScalingEvent) -> Candidate:
 
 
 def _told(event: ScalingEvent) -> tuple[str, str]:
-    """What an event shows, and what to do about it."""
+    """The message on an event, and its cure."""
     scale, scaled, other = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other)
     told = {
         ("mixed", "number"): (f"a number that is not scaled is added to one that {scaled}", "divide the scaled one by scaler.get_scale() first"),
