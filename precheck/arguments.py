@@ -56,7 +56,8 @@ def misused(name: str, signature: inspect.Signature, values: Sequence[Any], give
         return f"{name}() needs {' and '.join(missing)} too: {shown}"
     if needed and needed[-1] == "inputs" and len(values) > len(needed):
         return f"{name}(): {wrong}; several inputs are one tuple: {shown.removesuffix('inputs)')}(first, second))"
-    return f"{name}(): {wrong}; write {shown}, and name what follows"
+    placed = [each for each in known if signature.parameters[each].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    return f"{name}(): {wrong}; write {name}({', '.join(placed)}), and name what follows"
 
 
 class Block(contextlib.AbstractContextManager[_Given], Generic[_Given]):

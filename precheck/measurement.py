@@ -29,7 +29,8 @@ from precheck.observe.decisions.op_sequence import alike
 from precheck.observe.decisions.selections import Selection
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_arguments, check_inputs
 from precheck.observe.listeners import doing, failed
-from precheck.observe.models.adapters import Called, received
+from precheck.observe.models.adapters import received
+from precheck.observe.models.functions import Called
 from precheck.observe.recording.surveys import found, run_beside
 from precheck.observe.records import Trace
 from precheck.observe.run import run
@@ -64,8 +65,8 @@ def measure(
     """Runs `model` under `precision` and judges it against a float32 run of the same process.
 
     Args:
-        model: A module, or a function of tensors. A LightningModule without a `loss` is measured by its training_step. What DDP or FSDP2
-            wrap is measured as a copy, for which every rank has to call `measure`.
+        model: A module, or a function of tensors, with the modules that its code names. A LightningModule without a `loss` is measured by its
+            training_step. What DDP or FSDP2 wrap is measured as a copy, for which every rank has to call `measure`.
         inputs: What the model is called with. A tensor is one argument, a tuple positional arguments, a dict keyword arguments. Any shapes.
         precision: A name such as "bf16-mixed", "bf16-true" or "16-mixed", one of its aliases, or a `precheck.Precision`.
         loss: Takes what the model returns, gives a scalar tensor. Without it only the forward pass runs.
@@ -78,8 +79,8 @@ def measure(
 
     Returns:
         Findings, the worst first, and every tensor that was compared. Errors are relative to a tensor's Euclidean norm; r is the error
-        divided by the error that correct rounding explains. The model, its gradients, its mode, the random state and torch's global settings
-        are bit for bit as they were.
+        divided by the error that correct rounding explains. The model, its gradients, its mode, modules that the loss uses, the random state
+        and torch's global settings are bit for bit as they were.
 
     Raises:
         PrecisionError: There is no such precision, or the name means two.

@@ -100,7 +100,7 @@ def _potential(gradients: dict[str, torch.Tensor], floating: dict[str, torch.Ten
 
 @contextlib.contextmanager
 def _run(job: Job, precision: Precision) -> Iterator[None]:
-    with state.preserved(job.model), torch.inference_mode(False), torch.enable_grad():
+    with state.preserved(job.model, job.loss), torch.inference_mode(False), torch.enable_grad():
         wide = state.floats_to(torch.float32)
         state.refresh(job.model, parameter=wide, buffer=wide)
         state.seed(job.seed)

@@ -69,12 +69,12 @@ def with_responsible_op(
 
 
 def error_if_confirmed(finding: Finding, observation: Observation, record: Record) -> Finding:
-    """Returns a warning on what a function returns as an error if the function's own lines made that error.
+    """Turns a warning on what a function returns into an error if the function's own lines made the error.
 
-    A function's result is a warning up to twice its limit, since many rows may lose the same term where noise averages out. That doubt is about the
-    floor. Here a second measure confirms it, which needs no floor: on the inputs that the call had, the function's own error alone is beyond the
-    limit and larger than that of a function that rounds its result. A low difference made it, or ops that the user wrote in the function. What
-    torch's own modules round is no fault, nor is the low result of a product, for which the precision asks.
+    Up to twice its limit such a result is only a warning, since its floor may be too low: many rows may err in the same way, and in noise runs such
+    errors average out. A second measure needs no floor: the function's own error, on the inputs that this call had. It must be beyond the limit, and
+    larger than the error of a function that rounds its result once. And it must come from a low difference, or from ops that the user wrote in the
+    function. Roundings of torch's own modules do not count, nor do low results of products, which the precision asks for.
     """
     operation = _largest_error(finding, observation, record)
     beyond = (finding.measured or 0.0) > (finding.limit or 0.0)
@@ -105,10 +105,8 @@ def _chosen(operation: Operation) -> bool:
 
 
 def _decided(finding: Finding, observation: Observation) -> tuple[Finding, Operation] | None:
-    """Too many flips of a decision, with the line that made most of the error of the numbers that decide, and the op that decides.
-
-    The decision itself is exact: it differs since its numbers do, however small their error is beside them.
-    """
+    """A finding on too many flips, with the line that made most of the error in the compared numbers, and the op that compares them. That op is
+    exact. It decides otherwise since its numbers differ, by however little."""
     forward = (each for each in observation.operations if each.inputs and each.phase == "forward")
     same = (each for each in forward if each.title.startswith(f"{finding.op}.") and each.module == finding.module)
     deciding = max(same, key=lambda each: (each.flips.changed if each.flips is not None else 0, each.drift_in), default=None)

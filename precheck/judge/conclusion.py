@@ -114,8 +114,8 @@ def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> se
 
 
 def _made_undefined(finding: Finding, candidates: list[Candidate]) -> Finding:
-    """A warning of a loss that the reference has lost too, as the op words it that is known to make the loss so. A cure that names what was given
-    stays."""
+    """Words a warning of a loss that is not finite in the reference either. If an op is known to have made it so, the words are those of the finding
+    on that op. A cure that names the user's own inputs stays."""
     made = next((finding_of(each) for each in candidates if isinstance(each, UndefinedLoss) and each.known), None)
     if made is None:
         return finding
@@ -144,11 +144,11 @@ def _record(finding: Finding, trace: Trace) -> Record | None:
 
 
 def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, str]], *, choices: bool) -> Finding:
-    """Turns a finding into a note where the noise runs contained the same rounding, and the boundaries are healthy beside them.
+    """Turns an error into a note if noise runs contain the same rounding, and the boundaries are healthy beside them.
 
-    Noise runs contain the roundings that the precision requires: those of inputs and of what torch's own modules return. They do not contain those
-    that the user's code adds. `required`: the places of required roundings. `choices`: no boundary drifted, so that decisions changed no more often
-    than under noise. A comparison with the last of the chosen scores, which ties have changed, is such a decision, too.
+    Noise runs contain the roundings that the precision requires: of inputs, and of what torch's own modules return. They do not contain those that
+    the user's code adds. `required`: the places of required roundings. `choices`: whether no boundary drifted, so that decisions changed no more
+    often than under noise. A comparison with the last of the chosen scores is such a decision too, if ties have changed it.
     """
     amplified = finding.rule in AMPLIFIED and _rule_and_line(finding) in required
     base = "".join(finding.op.split(".")[1:2])

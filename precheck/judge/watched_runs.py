@@ -93,7 +93,8 @@ def _advised(rule: Rule, candidate: Candidate, part: Part) -> Candidate:
 
 
 def _harmless(candidate: Candidate) -> bool:
-    """Whether a candidate says of a rounding that no result is wrong because of it. Beside an error on the same line that puzzles."""
+    """Whether a candidate says of a rounding that no result is wrong because of it. It is left out beside an error on the same line, which it seems
+    to contradict."""
     return isinstance(candidate.fact, Misrounded) and candidate.fact.healed and candidate.severity == "note"
 
 
@@ -153,14 +154,14 @@ def required(candidate: Candidate) -> bool:
 
 
 def in_noise(candidate: Candidate) -> bool:
-    """Whether noise runs contain the rounding that is blamed: torch's own module made it, or a conversion that the user asked for.
+    """Whether noise runs contain the rounding that is blamed: a module of torch's own made it, or a conversion that the user asked for.
 
-    They contain as much if the op rounds what such a module has rounded, by no more than that. Squares add up, so without the op's rounding at
-    least 1/√2 of the error is left. That does not hold where the op's function has made the error itself: a difference takes away what neighbouring
-    elements share of an input's error, but not a rounding, which is another one in each.
+    It also counts if the op reads what such a module has rounded, and its own rounding is no larger than that error. Errors add up as squares, so
+    without the op's rounding at least 1/√2 of the error would be left. This does not hold if the function of the op has made the error itself: a
+    difference removes what neighbouring elements share of an input's error. It removes no rounding, since roundings are independent.
 
-    What an op did in an earlier step comes through the weights, and noise runs update these too. They round gradients as well, where autograd's own
-    ops do.
+    The error of an op in an earlier step arrives through the weights. Noise runs update weights too, and round the gradients that autograd's own ops
+    make.
     """
     operation = candidate.operation
     if operation.plain or operation.converts or (operation.derived and operation.step < shown(candidate).step):

@@ -49,7 +49,7 @@ def run(job: Job, setting: Setting) -> Trace:
 def _ran(job: Job, setting: Setting) -> Trace:
     trace = Trace()
     kept = float32_parts.set_apart(job.model)
-    with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), kept:
+    with state.preserved(job.model, job.loss), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), kept:
         boundaries = Boundaries(job.model, trace, setting, sampled=job.sampled, loss=job.loss)
         tables = prepare(job, setting)
         if tables and setting.shadow is not None and setting.dtype is not None:

@@ -8,6 +8,7 @@ their original storage is never written.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import random
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from precheck import interrupts
+from precheck.observe.models import functions
 from precheck.torch_internals import no_class_code
 from precheck.torch_support.dense_parts import cast, held, hold, holds_numbers, parts
 
@@ -27,20 +29,22 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 _CONTAINERS = (dict, OrderedDict, list, set, deque)
 _ATOMS = {type(None), bool, int, float, str}
 _CHANGEABLE, _NESTING = (*_CONTAINERS, torch.Tensor, torch.Generator), (*_CONTAINERS, tuple)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 @contextlib.contextmanager
-def preserved(model: torch.nn.Module) -> Iterator[None]:
-    """After the block, parameters, gradients, buffers, attributes, modes, random states and global settings are restored."""
+def preserved(model: torch.nn.Module, loss: Callable[..., Any] | None = None) -> Iterator[None]:
+    """After the block, parameters, gradients, buffers, attributes, modes, random states and global settings are restored. So are modules and weights
+    that the loss uses."""
     with interrupts.held(), contextlib.ExitStack() as stack:
-        stack.callback(_restore_model(model))
+        stack.callback(_restore_model(model, loss))
         stack.callback(_restore_random())
         stack.callback(_restore_globals())
         yield
 
 
-def checkpoint(model: torch.nn.Module, *, frozen: bool = False) -> Callable[[], None]:
+def checkpoint(model: torch.nn.Module, loss: Callable[..., Any] | None = None, *, frozen: bool = False) -> Callable[[], None]:
     """Returns a function that restores the present random states, buffers and other attributes of modules, but not parameters and gradients.
 
     `frozen`: also the parameters without a gradient. A forward pass may change them, as that of a momentum encoder does.
@@ -48,7 +52,7 @@ def checkpoint(model: torch.nn.Module, *, frozen: bool = False) -> Callable[[], 
     still = [each for each in _unique_parameters(model) if type(each) is torch.nn.Parameter and not each.requires_grad] if frozen else []
     storage = [(parameter, parameter.data) for parameter in still]
     buffers = [(buffer, buffer.detach().clone()) for buffer in (*model.buffers(), *still)]
-    restore_held, restore_random = _restore_held(model, own=_unique_parameters(model)), _restore_random()
+    restore_held, restore_random = _restore_held(model, loss, own=_unique_parameters(model)), _restore_random()
 
     def restore() -> None:
         restore_held()
@@ -61,10 +65,10 @@ def checkpoint(model: torch.nn.Module, *, frozen: bool = False) -> Callable[[], 
     return restore
 
 
-def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
+def _restore_model(model: torch.nn.Module, loss: Callable[..., Any] | None) -> Callable[[], None]:
     unique = _unique_parameters(model)
     parameters = [(p, p.data, held(p), p.grad, p.requires_grad) for p in unique]
-    restore_held = _restore_held(model, own=unique)
+    restore_held = _restore_held(model, loss, own=unique)
 
     def restore() -> None:
         restore_held()
@@ -79,13 +83,15 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
     return restore
 
 
-def _restore_held(model: torch.nn.Module, *, own: Sequence[torch.nn.Parameter]) -> Callable[[], None]:
-    attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
+def _restore_held(model: torch.nn.Module, loss: Callable[..., Any] | None, *, own: Sequence[torch.nn.Parameter]) -> Callable[[], None]:
+    registered = list(model.modules())
+    attributes = [(module.__dict__, dict(module.__dict__)) for module in registered]
     containers: list[tuple[Any, Any]] = []
     plain: list[tuple[torch.Tensor, torch.Tensor]] = []
     gradients: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]] = []  # of leaves that no module has registered
     generators: list[tuple[torch.Generator, torch.Tensor]] = []
-    for value in _held([saved for _, saved in attributes], own=set(map(id, own))):
+    used = {"loss": functions.trained(loss)} if loss is not None else {}
+    for value in _held([*(saved for _, saved in attributes), used], own={*map(id, own), *map(id, registered)}):
         if isinstance(value, _CONTAINERS):
             containers.append((value, _copied(value)))
         elif isinstance(value, torch.Tensor):
@@ -123,9 +129,10 @@ def _copied(container: Any) -> Any:
 
 def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iterator[Any]:
     """Objects in modules that a run may change: containers, plain tensors and generators, also inside other containers, and the attributes of other
-    objects (a counter, a cache). Objects that these refer to are not included.
+    objects (a counter, a cache). Objects that these refer to are not included. Modules that torch has not registered (in a list, used by a function)
+    are included with their weights.
 
-    `own` has the ids of parameters. For torch's registries (parameters, buffers, children) only the dictionaries are
+    `own` has the ids of parameters and registered modules. For the registries of these (parameters, buffers, children) only the dictionaries are
     yielded, since `refresh` replaces the contents.
     """
     waiting = [value for saved in attributes for value in saved.values()]
@@ -138,6 +145,11 @@ def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iter
         seen.add(id(value))
         if isinstance(value, _CHANGEABLE):
             yield value
+        elif isinstance(value, torch.nn.Module):
+            yield vars(value)
+            waiting += vars(value).values()
+        elif isinstance(value, _FUNCTIONS):
+            waiting += functions.trained(value)
         elif _stateful(value):
             yield vars(value)
         if isinstance(value, _NESTING) and id(value) not in registered:
@@ -146,9 +158,8 @@ def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iter
 
 
 def _stateful(value: Any) -> bool:
-    """Whether an object has attributes of its own and is not a module, class or function."""
-    program = (torch.nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType)
-    return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, program)
+    """Whether an object has attributes of its own and is not a class or a file of Python."""
+    return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, (type, types.ModuleType))
 
 
 def _refill(target: Any, saved: Any) -> None:

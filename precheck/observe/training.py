@@ -147,7 +147,7 @@ class Training:
             torch.clear_autocast_cache()
 
     def _checkpoint(self) -> Callable[[], None]:
-        model = state.checkpoint(self.job.model, frozen=self.scaler.is_enabled())  # the search for a scale makes many forward passes
+        model = state.checkpoint(self.job.model, self.job.loss, frozen=self.scaler.is_enabled())  # the search for a scale makes many forward passes
         numbering = self.recording.marked() if self.recording else lambda: None
 
         def rewind() -> None:

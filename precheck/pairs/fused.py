@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from precheck.observe.listeners import doing
-from precheck.pairs.callables import Called, Hosted
+from precheck.observe.models.functions import Called
+from precheck.pairs.callables import Hosted
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.compiled_decisions import first_changed
 from precheck.pairs.sides import Side

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from precheck.words import suggestion
+
 ARGUMENTS = ("model", "inputs", "loss", "optimizer", "steps", "seed", "allow")
 _FORM = "package.module:factory"
 _EXAMPLE = (
@@ -133,7 +135,7 @@ def _arguments(spec: str, offered: Any) -> dict[str, Any]:
         raise FactoryError(f"--precision-model={spec} gave a precision; leave it out of the dict, since --precision says under which the model runs")
     strange = [name for name in offered if name not in ARGUMENTS]
     if strange:
-        raise FactoryError(f"--precision-model={spec} gave {strange[0]!r} among the arguments; there are {', '.join(ARGUMENTS)}")
+        raise FactoryError(f"--precision-model={spec} gave {strange[0]!r} among the arguments; {suggestion(strange[0], ARGUMENTS)}")
     if "model" not in offered:
         raise FactoryError(f"--precision-model={spec} gave a dict without a model; return {_EXAMPLE}")
     return dict(offered)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from precheck.plugin.pairs import CheckInvariance, CheckKernel, CheckParity
     from precheck.plugin.watches import WatchPrecision
 
+WITHOUT_GOLDENS = frozenset({"watch_precision", "check_parity", "check_invariance", "check_kernel"})
+
 
 @pytest.fixture(scope="session")
 def precision(request: pytest.FixtureRequest) -> Precision:
@@ -68,6 +70,29 @@ def _given_otherwise(metafunc: pytest.Metafunc) -> bool:
         if "precision" not in definition.argnames:
             return True
     return False
+
+
+def warn(item: pytest.Item, *, checked: bool) -> None:
+    """Warns of a passed test that asks for a checking fixture and never calls it: it passes whatever the model does, and looks like a check. Also of
+    a test of unittest, which pytest runs once, however many precisions were asked for."""
+    asked = sorted(_asked(item) & {"check_precision", *WITHOUT_GOLDENS})
+    first, *others = (each.name for each in item.config.stash[KEY].precisions)
+    if asked and not checked:
+        item.warn(pytest.PytestWarning(f"this test asks for {' and '.join(asked)}, and made no check: precheck has judged nothing in it"))
+    if checked and others and isinstance(item, pytest.Function) and hasattr(item.cls, "assertEqual"):
+        rest = f"pytest --precision={','.join(others)}"
+        item.warn(pytest.PytestWarning(f"pytest runs a test of unittest once, so this one was judged under {first} alone; for the others: {rest}"))
+
+
+def _asked(item: pytest.Item) -> set[str]:
+    """The fixtures that the arguments of a test name, and those that these use. An autouse fixture is not asked for by each test of its class."""
+    info: Any = getattr(item, "_fixtureinfo", None)
+    waiting, found = list(info.argnames) if info is not None else [], set[str]()
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        waiting += [each for made in info.name2fixturedefs.get(name, ())[-1:] for each in made.argnames if each not in found]
+    return found
 
 
 @pytest.fixture(scope="session")

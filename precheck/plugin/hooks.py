@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _RESULTS = pytest.StashKey[Results]()
 _HANDED = pytest.StashKey[int]()
-_WITHOUT_GOLDENS = frozenset({"watch_precision", "check_parity", "check_invariance", "check_kernel"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -140,14 +139,7 @@ def _uses_checks(item: pytest.Item) -> bool:
 
 
 def _watches(item: pytest.Item) -> bool:
-    return not _WITHOUT_GOLDENS.isdisjoint(getattr(item, "fixturenames", ()))
-
-
-def _warn_of_none(item: pytest.Item) -> None:
-    """Warns of a passed test that asks for a checking fixture and never calls it. It passes whatever the model does, and looks like a check."""
-    asked = [name for name in getattr(item, "fixturenames", ()) if name == "check_precision" or name in _WITHOUT_GOLDENS]
-    if asked and not item.config.stash[KEY].refresh:  # in which a watched block leaves no check
-        item.warn(pytest.PytestWarning(f"this test asks for {' and '.join(asked)}, and made no check: precheck has judged nothing in it"))
+    return not fixtures.WITHOUT_GOLDENS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def _nodeid(item: pytest.Item) -> str:
@@ -174,8 +166,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     unmet = markers.unmet(item, {rule for check in checks for rule in check.rules}, checks[0].precision if checks else "")
     if unmet and not item.config.stash[KEY].refresh:
         pytest.fail(unmet, pytrace=False)
-    if not checks:
-        _warn_of_none(item)
+    if not item.config.stash[KEY].refresh:  # in which a watched block leaves no check
+        fixtures.warn(item, checked=bool(checks))
     known = [known for check in checks for known in check.excused]
     if known:
         pytest.xfail(f"known: {'; '.join(known)}")

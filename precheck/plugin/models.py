@@ -29,6 +29,7 @@ class Models(pytest.Module):
 
 def _test(spec: str, module: str) -> Callable[[CheckPrecision], None]:
     def test(check_precision: CheckPrecision) -> None:
+        __tracebackhide__ = _raised_by_factory
         try:
             found, derived = arguments(spec, device=check_precision.item.config.stash[KEY].device)
         except FactoryError as error:
@@ -46,6 +47,10 @@ def _test(spec: str, module: str) -> Callable[[CheckPrecision], None]:
     test.__module__, test.__doc__ = module, f"The model of {spec}."
     test.__test__ = True  # type: ignore[attr-defined]  # makes pytest collect it under any name
     return test
+
+
+def _raised_by_factory(raised: pytest.ExceptionInfo[BaseException]) -> bool:
+    return not isinstance(raised.value, pytest.fail.Exception)
 
 
 class Collecting:

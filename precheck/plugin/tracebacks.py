@@ -15,7 +15,8 @@ def users_frames(error: BaseException) -> TracebackType | None:
     """Returns a traceback with the frames of the user's code or of model libraries.
 
     A frame is not the user's if it belongs to precheck, torch or the standard library. Where none is the user's, the traceback is empty if a
-    layer of torch or a loss of torch raised the error: pytest then shows the user's call and the message. Else it has all frames.
+    layer or a loss of torch raised the error, or if the model or the loss takes other arguments: pytest then shows the user's call and the
+    message. Else it has all frames.
     """
     frames = []
     each = error.__traceback__
@@ -26,7 +27,8 @@ def users_frames(error: BaseException) -> TracebackType | None:
     foreign = (_PRECHECK, *([str(Path(torch.__file__).parent) + os.sep] if torch and torch.__file__ else []))
     kept = [frame for frame in frames if _is_users(frame.tb_frame.f_code.co_filename, foreign)]
     if not kept:
-        outside = not frames[-1].tb_frame.f_code.co_filename.startswith(_PRECHECK)
+        refused = _called_by_precheck(frames[-1])  # by Python itself, since the arguments do not fit
+        outside = refused or not frames[-1].tb_frame.f_code.co_filename.startswith(_PRECHECK)
         return None if outside and any(map(_called_by_precheck, frames)) else error.__traceback__
     chain = None
     for frame in reversed(kept):

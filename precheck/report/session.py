@@ -59,7 +59,8 @@ def load(path: Path) -> Session:
 
     The result is valid by report.schema.json. Raises SessionError.
     """
-    anew = f"write one with pytest --drift-report=json:{path.name}"
+    name = path.name if path.suffix == ".json" else "drift.json"  # who types it must not overwrite a file of another kind
+    anew = f"write one with pytest --drift-report=json:{name}"
     try:
         content = json.loads(path.read_text(encoding="utf8"), parse_constant=_no_number, parse_float=_finite)
     except OSError as error:

@@ -64,7 +64,8 @@ def _by_policy(operation: Operation) -> str:
 
 
 def _stored(operation: Operation, made: str, wide: str) -> str:
-    """How an op that writes into a tensor of the format `made` keeps its result in the format `wide`: that tensor has to be another."""
+    """How an op that writes into a tensor of the format `made` keeps its result in the format `wide`: it has to write into a tensor of that
+    format."""
     if operation.in_optimizer:
         return f"keep the weights and the optimizer's states in {wide}"
     line = since(operation)
@@ -73,13 +74,14 @@ def _stored(operation: Operation, made: str, wide: str) -> str:
 
 
 def others_widened(operation: Operation, wide: str) -> str:
-    """How to give an op the operands that it takes beside a tensor in the format `wide`. "" where it takes those that it has."""
+    """How to convert the other operands of an op whose target is now in the format `wide`. "" if torch accepts operands of two formats there."""
     alike = operation.base in _OF_ONE_DTYPE and operation.in_place and any(value.low for value in operation.inputs[1:])
     return f", and call {_WIDENING[wide]} on its other operands, since torch asks for one dtype" if alike else ""
 
 
 def within_range(operation: Operation, readers: Readers, wide: str) -> str:
-    """How to compute an op in the format `wide` for its range. What its line writes into a low tensor is beyond that tensor's range all the same."""
+    """How to compute an op in the format `wide` for its range. If the line writes into a low tensor, that tensor has to change too: it cannot hold
+    the result."""
     how, results = widened(operation, wide), frozenset(operation.outputs)
     writers = (reader for value in operation.outputs for reader in readers.get(value, ()) if reader.in_place and reader.blamed == operation.blamed)
     low = (reader for reader in writers if reader.inputs and reader.inputs[0] not in results and any(value.low for value in reader.outputs))
@@ -111,15 +113,15 @@ def added_wide(wide: str) -> str:
 
 
 def since(operation: Operation) -> str:
-    """The earlier line by whose cast or factory an op computes in a low format: of a helper's, the line that calls it. "" if there is none, or if it
-    is a library's and the op is the user's, who cannot change it."""
+    """The earlier line at which a value became low, by a cast or where it was created. If a helper does so, the line that calls it. "" if there is
+    none, or if a library does it for an op of the user's: the user cannot change the library."""
     line = _asked_at(operation.since[1]) if operation.since is not None else ""
     foreign = installed(line) and not installed(operation.blamed)
     return "" if foreign or line in ("", operation.blamed) else shortened(line)
 
 
 def _asked_at(origin: Origin) -> str:
-    """The line that asks for a cast. Others call the same helper, and may be right to."""
+    """The line that calls the helper in which a cast is made. Other callers of the helper may need the cast."""
     lines = origin.site.lines if origin.site is not None else []
     return lines[0] if lines else f"{origin.line} (by {origin.policy} of FSDP)" if origin.policy else origin.line
 

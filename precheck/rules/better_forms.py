@@ -25,7 +25,8 @@ def better_form(operation: Operation, readers: Readers) -> str:
 
 
 def in_range(operation: Operation, readers: Readers, wide: str, direction: str) -> str:
-    """The ways to keep an op's result within the range of a format, where it went beyond: to bring it "up" or "down" is one."""
+    """Ways to keep an op's result within the range of a format: other formulas, or a factor. `"up"` or `"down"` is the direction in which the factor
+    has to move the numbers."""
     ways = better_form(operation, readers), within_range(operation, readers, wide), rescaled(operation, direction)
     return "; or ".join(filter(None, ways))
 
@@ -108,7 +109,7 @@ _FORMS: tuple[Callable[[Operation, Readers], str], ...] = (
 
 
 def _beside_one(operation: Operation) -> bool:
-    """Whether the only other operand is a number, which is 1 as far as is known: whole numbers are not recorded."""
+    """Whether the only other operand is a Python number, which may be 1. Whole numbers are not recorded, so its value is not known."""
     return len(operation.inputs) == 1 and all(each == 1.0 for each in operation.scalars)
 
 

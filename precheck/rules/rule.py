@@ -66,7 +66,7 @@ class Rule:
         cls.about = catalogue()[cls.__module__.split(".")[2].replace("_", "-")]
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """Candidates from the operations that are judged now: one for each fact that names this rule, and those of `noted`."""
+        """Candidates from the operations that are judged now: one for each fact of this rule, and those that `noted` gives."""
         yield from map(self.candidate, part.facts.get(self.about.name, ()))
         if type(self).noted is not Rule.noted:
             for operation in part.observation.judged:
@@ -81,13 +81,13 @@ class Rule:
         return ()
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
-        """Returns the candidates of all rules, which a rule may change at the end of the run. `undetermined`: facts on values that float32 does not
+        """The candidates of all rules, as this rule leaves them at the end of the run. `undetermined`: facts on values that float32 does not
         determine."""
         return found
 
     def advice(self, candidate: Candidate, readers: Readers, wide: str) -> str:
-        """What to change on the line of a candidate, in terms of its code. `wide`: the format of the reference, "float32" or "float64". By default
-        what was known when the candidate was made, or else the rule's remedy, in terms of that format."""
+        """What to change on the line of a candidate, in terms of its code. `wide`: the format of the reference, "float32" or "float64". This default
+        returns the advice that came with the candidate, or else the rule's remedy for that format."""
         return (candidate.advice or self.about.remedy).replace("float32", wide)
 
     def keep(self, values: Set[Value]) -> None:

@@ -72,7 +72,20 @@ def _cure(job: Job, precision: Precision, kinds: tuple[type[Fact], ...], *, guar
         for each in candidates:
             if isinstance(each.fact, kinds) and (read or not isinstance(each.fact, Broken)):
                 cause = f"; by {each.rule}: {placed(each.operation)}: {each.message}" if isinstance(each.fact, _CAUSES) else ""
-                return f"{cause}; cure: {each.advice}"
+                lists = _unregistered(job.model) if isinstance(each.fact, MixedFormats) and each.fact.widened is None else ""
+                first = f"keep the modules in {lists} in a torch.nn.ModuleList, without which they are not converted; or " if lists else ""
+                return f"{cause}; cure: {first}{each.advice}"
+    return ""
+
+
+def _unregistered(model: torch.nn.Module) -> str:
+    """The first list of modules with weights that torch has not registered: a conversion of the model does not find them. "" if there is none."""
+    registered = set(model.modules())
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            held = value if isinstance(value, (list, tuple)) else ()
+            if any(isinstance(each, torch.nn.Module) and each not in registered and any(True for _ in each.parameters()) for each in held):
+                return f"{name}.{attribute}".lstrip(".")
     return ""
 
 

@@ -220,11 +220,11 @@ def test_a_run_that_is_broken_off_has_taken_no_step(tmp_path: Path) -> None:
 
 
 def test_those_of_a_function_are_looked_at(tmp_path: Path) -> None:
-    """Its weights are nobody's; what the loss hands back to it is all there is."""
+    """Weights behind a default are not found, so they are nobody's; what the loss hands back to the function is all there is."""
     layers = {dtype: net().to(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)}
 
     def given(wrong: Wrong) -> dict[str, Any]:
-        return {"model": lambda x: layers[x.dtype](x), "inputs": inputs(), "loss": lambda out: loss(Backward.apply(out, wrong))}
+        return {"model": lambda x, layers=layers: layers[x.dtype](x), "inputs": inputs(), "loss": lambda out: loss(Backward.apply(out, wrong))}
 
     refresh(tmp_path / "net", job_of(**given(torch.Tensor.clone)))
     assert not precheck.check(**given(torch.Tensor.clone), golden=tmp_path / "net", precision="bf16-true", depth="boundaries").errors

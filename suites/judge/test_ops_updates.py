@@ -48,8 +48,13 @@ def test_the_message_has_the_numbers_and_the_rate_that_would_do() -> None:
 @pytest.mark.parametrize(("step", "explained"), [(0.0039, True), (0.0077, True), (0.0079, False), (0.1, False)])
 def test_what_rounding_does_not_explain_is_asked_of_the_optimizer(step: float, explained: bool) -> None:
     """From twice the longest step that is rounded away, 2^-8 at one."""
-    (found,) = judged(update(wanted=4 * 64 * step**2))
+    (found,) = judged(update(wanted=4 * 64 * step**2, mass=1.0))
     assert ("so rounding does not explain it: does the optimizer write these weights?" in found.message) is not explained
+
+
+def test_steps_beyond_the_dead_zone_that_went_elsewhere_are_not_lost() -> None:
+    """Adam turns by the signs of a wrong gradient's small elements. All elements move, and the optimizer writes the weights."""
+    assert not judged(update(wanted=4 * 64 * 0.1**2, arrived=0.4, moved=64, mass=0.01))
 
 
 def test_the_worst_is_named_and_the_others_are_counted() -> None:

@@ -229,3 +229,38 @@ def test_two_measurements_are_equal_and_the_seed_is_what_differs(net: Net) -> No
     first, again, other = (precheck.measure(net, x, loss=mean, optimizer=sgd, seed=seed) for seed in (3, 3, 4))
     assert first.to_json() == again.to_json()
     assert first.to_json() != other.to_json()
+
+
+class Unregistered(nn.Module):
+    """Trains a layer in a list, in which torch does not find it, and uses a teacher that it hides on purpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(8, 8)]
+        self.hidden = {"teacher": nn.BatchNorm1d(8)}
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layers[0](x) + self.hidden["teacher"](x.float()))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_modules_that_are_not_registered_or_that_the_loss_uses_come_back(precision: str) -> None:
+    torch.manual_seed(0)
+    model, critic, scale = Unregistered(), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.ones(4, requires_grad=True)
+    elsewhere = (model.layers[0], model.hidden["teacher"], critic)
+    before = [{name: value.clone() for name, value in module.state_dict().items()} for module in elsewhere]
+    report = precheck.measure(model, torch.randn(16, 8), precision=precision, loss=lambda out: (critic(out) * scale).square().mean())
+    assert not report.errors  # a gradient that one run left would be added to that of the next, which has another loss scale
+    assert scale.grad is None
+    assert all(parameter.grad is None for module in elsewhere for parameter in module.parameters())
+    assert all(torch.equal(value, kept[name]) for module, kept in zip(elsewhere, before, strict=True) for name, value in module.state_dict().items())
+
+
+def test_the_weights_that_a_function_uses_are_checked_and_come_back() -> None:
+    torch.manual_seed(0)
+    first, last = nn.Linear(8, 8), nn.Linear(8, 1)
+    report = precheck.measure(lambda x: last(first(x).relu()), torch.randn(4, 8), precision="bf16-true", loss=lambda out: out.square().mean())
+    assert {"first.weight", "last.weight"} <= {row.tensor for row in report.boundaries if row.kind == "parameter-gradient"}
+    assert first.weight.dtype is torch.float32
+    assert first.weight.grad is None

@@ -13,7 +13,7 @@ CALLS = {
     "check_precision(make())": "check_precision() needs inputs too: check_precision(model, inputs)",
     "check_precision(make(), data(), data())": "2 inputs were passed one by one; pass them as a tuple: *",
     "watch_precision(precision='bf16')": "watch_precision() has no argument 'precision': type pytest --precision=bf16, or mark the test: *",
-    "watch_precision(make(), {})": "watch_precision(): too many positional arguments; write watch_precision(), and name what follows",
+    "watch_precision(make(), {})": "watch_precision(): too many positional arguments; write watch_precision(model), and name what follows",
     "check_parity(make(), data())": "check_parity() needs inputs too: check_parity(model, other, inputs)",
     "check_parity(make(), make(), data(), mach={})": "check_parity() has no argument 'mach': do you mean match?",
     "check_invariance(make())": "check_invariance() needs inputs too: check_invariance(model, inputs)",

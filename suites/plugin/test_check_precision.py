@@ -237,6 +237,18 @@ def test_the_frames_of_a_fault_in_precheck_itself_are_kept() -> None:
     assert users_frames(inner) is inner.__traceback__
 
 
+def test_a_loss_that_takes_other_arguments_has_no_frame_of_precheck() -> None:
+    import torch
+
+    from precheck.observe.containers import scored
+    from precheck.plugin.tracebacks import users_frames
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'target'") as caught:
+        scored(torch.nn.functional.cross_entropy, torch.ones(2, 3))
+    assert caught.value.__traceback__ is not None
+    assert users_frames(caught.value.with_traceback(caught.value.__traceback__.tb_next)) is None  # without this test's own frame
+
+
 DRAWN = """
 from hypothesis import HealthCheck, given, settings, strategies
 

@@ -235,3 +235,30 @@ def test_what_a_guard_in_python_saw_is_told_with_its_cause(pytester: pytest.Pyte
     """A guard says what it saw, and not where that came from. The last one has seen no Inf, so none is told."""
     project(GUARDED.format(guard=guard), record=False)
     pytester.runpytest_inprocess("--precision=16-true").stdout.fnmatch_lines([f"does not run in 16-true: test_it.py:* {told}"])
+
+
+LISTED = """
+class Listed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = CONTAINER([torch.nn.Linear(4, 4)])
+
+    def forward(self, x):
+        return self.layers[0](x)
+
+
+def test_listed(check_precision):
+    check_precision.needs_golden = False
+    check_precision(Listed(), torch.ones(2, 4))
+"""
+
+
+@pytest.mark.parametrize(("container", "runs"), [("list", False), ("torch.nn.ModuleList", True)])
+def test_modules_in_a_list_are_told_to_be_registered(container: str, runs: bool, pytester: pytest.Pytester, project: Project) -> None:
+    """Torch does not find them, so a conversion leaves them in float32."""
+    project(LISTED.replace("CONTAINER", container), record=False)
+    result = pytester.runpytest_inprocess("--precision=bf16-true")
+    if runs:
+        result.assert_outcomes(passed=1)
+    else:
+        result.stdout.fnmatch_lines(["does not run in bf16-true: *cure: keep the modules in layers in a torch.nn.ModuleList, *; or cast *"])

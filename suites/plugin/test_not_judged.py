@@ -106,3 +106,28 @@ def test_a_test_that_asks_for_a_fixture_and_never_calls_it_is_warned_of(pytester
     result.stdout.fnmatch_lines(["*this test asks for check_precision and watch_precision, and made no check: precheck has judged nothing in it"])
     pytester.runpytest_inprocess("-Werror", "--golden-refresh").assert_outcomes(passed=2, skipped=1)
     pytester.runpytest_inprocess("-Werror").assert_outcomes(passed=1, failed=1, skipped=1)
+
+
+UNITTEST = """
+import unittest
+
+
+class TestUnit(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def _given(self, check_precision):
+        self.check = check_precision
+
+    def test_checked(self):
+        torch.manual_seed(0)
+        self.check(torch.nn.Linear(4, 4), torch.ones(2, 4))
+
+    def test_of_something_else(self):
+        self.assertEqual(1, 1)
+"""
+
+
+def test_a_test_of_unittest_says_that_it_ran_under_one_precision_alone(pytester: pytest.Pytester, project: Project) -> None:
+    project(UNITTEST)
+    result = pytester.runpytest_inprocess("-Wdefault", "--precision=bf16,bf16-true")
+    result.assert_outcomes(passed=2, warnings=1)  # the other test does not ask for the fixture, though its class has it
+    result.stdout.fnmatch_lines(["*unittest once, so this one was judged under bf16-mixed alone; for the others: pytest --precision=bf16-true"])

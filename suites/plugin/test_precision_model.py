@@ -246,7 +246,7 @@ def test_the_selftest_of_a_model(zoo: pytest.Pytester) -> None:
         ("silent", "*silent gave no inputs, and its model (a Silent) does not say what it takes, by example_input_array, *; return a dict of *"),
         ("wide", "*:wide is called without arguments: missing a required argument: 'width'; give them defaults, or *"),
         ("headless", "*:headless gave a dict without a model; return a dict of measure's arguments, as in {*}"),
-        ("misnamed", "*:misnamed gave 'input' among the arguments; there are model, inputs, loss, optimizer, steps, seed, allow"),
+        ("misnamed", "*:misnamed gave 'input' among the arguments; do you mean inputs?"),
         ("precise", "*:precise gave a precision; leave it out of the dict, since --precision says under which the model runs"),
         ("stepless", "steps=4 without an optimizer; pass optimizer=*"),
     ],

@@ -142,3 +142,9 @@ def test_losses_and_exponents_come_back_as_they_were_written() -> None:
     (odd,) = report_of(check(losses=(Loss(1, float("-inf"), float("nan")),))["report"]).losses
     assert odd.low == float("-inf")
     assert odd.reference != odd.reference
+
+
+def test_what_it_says_to_type_overwrites_no_program(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    with pytest.raises(SessionError, match=r"train.py is not JSON .*; write one with pytest --drift-report=json:drift.json"):
+        load(tmp_path / "train.py")

@@ -123,6 +123,8 @@ def is_lost(update: Update) -> bool:
     drift = update.gradient_drift if update.moved else update.first_drift  # where nothing moved, the loss itself makes later gradients wrong
     if not update.wanted or drift >= AIMLESS or share >= LOST_UPDATE:
         return False
+    if update.mass < LOST_UPDATE and not rounded_away(update.dtype, update.weight, update.step):
+        return False  # the weight has moved, and not to where it should: its gradient is to blame
     if update.aged is not None:
         return True
     return not update.held and (share + _luck(update) < 1 or share + FORGIVEN < LOST_UPDATE)

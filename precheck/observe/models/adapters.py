@@ -41,17 +41,6 @@ class Guest(torch.nn.Module):
         yield self.__dict__["host"]
 
 
-class Called(torch.nn.Module):
-    """A function of tensors as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-
 def received(model: torch.nn.Module, inputs: Any, loss: Loss | None) -> tuple[torch.nn.Module, Any, Loss | None]:
     """The model, inputs and loss to measure, from those that a user passed.
 

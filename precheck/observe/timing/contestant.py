@@ -31,7 +31,8 @@ def borrowed(job: Job) -> Iterator[None]:
     A torch.compile model is compiled for each precision. TorchScript runs op by op, since code that it compiles for one precision fails under
     another.
     """
-    with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), float32_parts.set_apart(job.model), interpreted():
+    kept = state.preserved(job.model, job.loss)
+    with kept, undisturbed(job.device), float32.products(tf32=False), float32_parts.set_apart(job.model), interpreted():
         yield
 
 
@@ -42,14 +43,14 @@ class Contestant:
         self.job, self.inputs = job, job.inputs
         self.precision = dataclasses.replace(precision, policy="native")  # CUDA's op list on a CPU goes through Python
         self.setting = low(self.precision)
-        with state.preserved(job.model):
+        with state.preserved(job.model, job.loss):
             given = [(param, param.data) for param in dict.fromkeys(job.model.parameters())]
             prepare(job, self.setting)
             self.weights = [(param, param.data, start) for param, start in given]
             parts = Training(job, Boundaries(job.model, Trace(), self.setting), self.setting)
             self.named, self.masters, self.optimizer, self.scaler = parts.named, parts.masters, parts.optimizer, parts.scaler
             self.buffers = list(job.model.buffers())
-            self.restore = state.checkpoint(job.model)
+            self.restore = state.checkpoint(job.model, job.loss)
 
     @property
     def emulated(self) -> bool:

@@ -49,7 +49,7 @@ FEWEST_ELEMENTS = Limit(16, "elements")
 
 @dataclasses.dataclass(slots=True)
 class LostFactors:
-    """The factors on one line that were too near to one to change any number of a state. Only the last op is kept, however long the loop is."""
+    """The factors on one line that are too close to one to change any number of a state. Only the last op is kept, however long the loop is."""
 
     count: int = 0
     lost: float = 0.0  # what they should have changed together, relative to the state
@@ -104,8 +104,8 @@ class Absorption(Rule):
         return f"make the accumulator {wide}{place}{others_widened(candidate.operation, wide)}"
 
     def _count(self, operation: Operation, absorbed: Absorbed, *, judged: bool) -> None:
-        """Notes whether a line has had enough additions for a verdict: as many as one needs, and over as long a way. A slow average has many before
-        its way is longer than a rounding. One of noise has no direction, and may stand still."""
+        """Notes whether a line has had enough additions for a verdict: at least as many as the rule needs, that together intend a change that the
+        format can show. The average of noise has no direction, and may stand still."""
         place, enough = _place(operation), absorbed.additions >= UPDATES
         line = operation.blamed
         self.most[line] = max(self.most.get(line, 0), absorbed.additions)
@@ -157,14 +157,15 @@ def _candidate(operation: Operation, value: Value, absorbed: Absorbed, readers: 
 
 
 def _unit(value: Value, readers: Readers) -> float:
-    """An accumulator's unit roundoff: its own if the program takes another whole part of it, since a place is wrong if it is off by one."""
+    """The unit roundoff that counts for an accumulator. If its rounding changes the whole number that the program makes of it, such as an index, it
+    is that of its own format: an index that is off by one is wrong."""
     misplaced = (reader.flips is not None and reader.flips.changed for reader in readers.get(value, ()) if reader.base in ops.WHOLE)
     return value.roundoff if any(misplaced) else effective_roundoff(value)
 
 
 def _only_reads(operation: Operation, absorbed: Absorbed, readers: Readers) -> bool:
-    """Whether an op makes another number of an accumulator, as in `sq - mean**2`, and the accumulator goes on without it. What a state kept in
-    place loses, it loses in its own additions. In `total = total + x` the result takes the place of the accumulator, and nothing else goes on."""
+    """Whether an op only reads an accumulator to compute another number, as in `sq - mean**2`, while the accumulator itself goes on. What it loses,
+    it loses in its own additions, which are judged elsewhere. In `total = total + x` the result replaces the accumulator."""
     makers = ((value, value.maker.absorbed) for value in operation.inputs if value.maker is not None and value.maker.in_place)
     return any(made is not None and made.first is absorbed.first and goes_on(value, readers) for value, made in makers)
 
@@ -176,10 +177,10 @@ def _place(operation: Operation) -> tuple[str, int]:
 
 
 def _without_effect(operation: Operation, absorbed: Absorbed) -> bool:
-    """Whether the program multiplies a stored state by a number that is so near to one that the format gives each number back.
+    """Whether the program multiplies a stored state by a number so close to one that the format gives each number back.
 
-    The numbers next to x are at least u·|x| away, so a factor within u/2 of one leaves every number as it is. A step of torch's own optimizers is
-    left out: the format of its state is that of the weight.
+    Neighbours of x are at least u·|x| away, so a factor within u/2 of one changes no number. Steps of torch's own optimizers are left out: their
+    state has the format of the weight.
     """
     if operation.base != "mul" or not (operation.in_place and operation.scalars and absorbed.share == 1.0) or operation.parameter:
         return False
@@ -241,8 +242,8 @@ def _rate(operation: Operation) -> float:
 
 
 def too_few(operation: Operation, value: Value, absorbed: Absorbed) -> bool:
-    """Whether a stored value has stood still so far, after too few additions for a verdict. It was to move by more than the roundings of float32 in
-    as many additions can make, which move an average of what stands still itself."""
+    """Whether a stored value has not moved so far, after too few additions for a verdict. The additions must intend more than float32's own roundings
+    of as many additions: by so much an average of equal numbers moves by chance."""
     first = absorbed.first if absorbed.first is not None else operation
     kept = absorbed.carried or (operation.in_place and operation.base in ACCUMULATORS and stored_values.accumulates(first))
     still = absorbed.share >= UNCHANGED_SHARE and absorbed.arrived < LOST_UPDATE and elements(value) >= FEWEST_ELEMENTS

@@ -91,7 +91,7 @@ class AmplifiedRounding(Rule):
 
 
 def _rounding(fact: Misrounded) -> str:
-    """The error that an op amplifies. It is the blamed op's rounding only if no op between the two has enlarged it."""
+    """The error that an op amplifies. It is called the rounding of the blamed op only if no op between the two has enlarged it."""
     own, read = own_error(fact.operation, fact.operation.outputs[0]), _amplified(fact.shown)
     if own < MADE_BY_OP * read:
         return f"its rounding leads to an error of {portion(read)}, which"

@@ -86,7 +86,7 @@ def _other_side(operation: Operation, readers: Readers, wide: str) -> str:
 
 
 def _meant(operation: Operation, flips: Flips) -> bool:
-    """Whether enough rows choose differently, and the program uses which ones are chosen."""
+    """Whether enough rows choose differently, and the program uses these choices."""
     if operation.phase == "backward" or not operation.inputs or (flips.changed < CHANGED_ROWS and not _replaced(operation, flips)):
         return False
     return not choices.by_value(operation) and (operation.base not in ops.ORDERED or choices.ordered_by_place(operation))
@@ -119,8 +119,8 @@ def _replaced(operation: Operation, flips: Flips) -> bool:
 
 
 def _its_own(skew: Skew) -> bool:
-    """Whether a cumulative sum itself skews the draws. If the terms of two distributions have a relative difference, the distributions differ by at
-    most half of it. That much was wrong before the sum. Beyond that the line of the sum is named."""
+    """Whether the cumulative sum itself makes the draws wrong. If the terms of two distributions differ by a relative error, the distributions differ
+    by at most half of it. So much was wrong before the sum. If it is more, the line of the sum is named."""
     return skew.apart > max(SKEWED * skew.roundoff, skew.summed.drift_in)
 
 
@@ -147,8 +147,8 @@ def _misjudged(operation: Operation, count: int, cause: Operation) -> Candidate:
 
 
 def _tied(operation: Operation, flips: Flips, stored: Value) -> Candidate:
-    """The candidate for equal scores. For a full sort, and for wide scores, the op that stored them low is named: there their order was lost. Scores
-    that are equal since they became zero were lost where they did: no format of the choice brings them back."""
+    """The candidate for equal scores. For a full sort, and for wide scores, it names the op that stored them low, since they lost their order there.
+    Scores that underflowed to zero are equal from there on, and a wider format of the choice does not separate them."""
     share = "" if flips.total == 1 else f"{percents(flips.ties / flips.total)} "
     text = f"{_changed(flips)}, {share}because {stored.dtype} makes distinct scores equal"
     earlier = operation.base in ops.ORDERED or not operation.inputs[0].low

@@ -40,8 +40,8 @@ class GoldenStale(Rule):
 def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record], *, weights_differ: bool = False) -> list[Finding]:
     """A finding on the first input that differs. Both mappings hold records of kind `input`, by name.
 
-    `weights_differ`: the weights are not those recorded either. A test draws its model first, as a rule, and another model draws other numbers. So
-    whoever changed the model alone would look in vain for what changed the inputs.
+    `weights_differ`: the weights are not those recorded either. Most tests make their model first, and a changed model draws other random numbers. If
+    only the model was changed, its author needs to know that this alone changes the inputs too.
     """
     for name, record in now.items():
         before = recorded.get(name)
@@ -122,8 +122,8 @@ def under(findings: Sequence[Finding], recorded: Mapping[str, Any]) -> list[Find
 
 
 def _again(record: Record, now: Trace) -> bool:
-    """Whether a module returns the values of another one, or this is the gradient of such an output. A module that is kept in float32 has an
-    output of its own, where the golden may have that of its last part only: a remedy that precheck proposes makes no other model."""
+    """Whether a module only returns what another one returned, or this is the gradient of such an output. A module that is kept in float32 has an
+    output of its own, where the golden may have only that of its last part. This is no other model, since precheck proposes such remedies."""
     made = now.records.get(f"output:{record.name}@{record.step}")
     if made is None or not made.norm or record.kind not in ("output", "gradient"):
         return False

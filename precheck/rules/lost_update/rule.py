@@ -206,8 +206,8 @@ class StepSizes:
 
 
 def message_on(name: str, share: float, steps: int, numbers: StepSizes, aged: tuple[float, int] | None, lost: int, of: int) -> str:
-    """The message on the worst parameter. `share`: what arrived of its update. `aged`: what arrives after how many steps of the optimizer alone, if
-    that was tried. `lost`: how many `of` all parameters lost more than half."""
+    """The message on the worst parameter. `share`: what arrived of its update. `aged`: what would arrive if the optimizer alone stepped on, and after
+    how many steps, if that was tried. `lost`: how many `of` all parameters lost more than half."""
     later = f", and {max(0.0, aged[0]):.0%} would arrive after {counted(aged[1], 'step')}" if aged is not None and aged[1] > steps else ""
     return (f"{name or 'a parameter'}: {max(0.0, share):.0%} of the update of {counted(steps, 'step')} arrived{later}: {numbers}; "
             f"{lost} of {counted(of, 'parameter')} lost more than half")  # fmt: skip

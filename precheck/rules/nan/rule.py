@@ -96,13 +96,14 @@ def _origin(operation: Operation, wide: str) -> tuple[str, str]:
 
 
 def _since(record: Record, reference: Trace) -> str:
-    """The first tensor of the run with NaN, or with Inf if the record has no NaN: what made it so lies before it. "" if that is the record."""
+    """The first tensor of the run with NaN, or with Inf if the record has no NaN: the op that made it so comes before this tensor. "" if it is the
+    record itself."""
     first = next((each for each in reference.records.values() if (each.nan if record.nan else each.nonfinite)), record)
     return f", and {label(first.kind, first.name)} before it" if first is not record else ""
 
 
 def _stays(operation: Operation, part: Part) -> bool:
-    """Whether an op computes with NaN, or the user keeps it. Comparisons, selections and fills do not count as computing."""
+    """Whether an op computes with NaN, or the user keeps it. Comparisons, selections and fills do not compute."""
     (value,) = operation.outputs
     readers = [reader for reader in part.readers.get(value, ()) if reader is not operation]
     return any(reader.outputs and reader.base not in ops.CHOOSING_OR_FILLING for reader in readers) or (value.alive and not readers)

@@ -69,7 +69,7 @@ def _order(event: ScalingEvent) -> Candidate:
 
 
 def _told(event: ScalingEvent) -> tuple[str, str]:
-    """What an event shows, and what to do about it."""
+    """The message on an event, and its cure."""
     scale, scaled, other = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other)
     if event.kind == "applied" and event.factor < 1:
         cure = "divide gradients by the scale once: by hand, or in scaler.unscale_ and scaler.step"

@@ -69,6 +69,7 @@ class UnstableReference(Rule):
 
 
 def _behind_a_leak(run: Compared, row: ComparedTensor) -> bool:
-    """Whether an output up to this tensor is stored low in a float32 run. Its rounding parts float32 from float64, and `dtype-leak` tells it."""
+    """Whether an output up to this tensor is stored low in a float32 run. Then its rounding makes float32 differ from float64, and `dtype-leak`
+    reports it."""
     before = [*itertools.takewhile(lambda record: record.key != row.record.key, run.low.records.values()), row.record]
     return not run.precision.is_low and any(record.kind == "output" and record.low for record in before)

@@ -81,9 +81,9 @@ class VanishedConstant(Rule):
 
 
 def _emptied(operation: Operation) -> float | None:
-    """The one number that a low clamp lets through, if the format rounds both its bounds onto it. None if the bounds stay apart.
+    """The one number that a low clamp can return, if the format rounds both of its bounds to it. None if the bounds stay apart.
 
-    In float32 numbers between the bounds stay as they are. In the format there is none between them, so that nothing of the numbers is left.
+    Float32 has numbers between the bounds, and the clamp leaves them as they are. The format has none, so every number becomes this one.
     """
     made = next((value for value in operation.outputs if value.low), None)
     if operation.base != "clamp" or made is None or len(operation.scalars) != 2 or not made.drift:
