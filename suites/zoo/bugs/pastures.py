@@ -247,8 +247,8 @@ def upscaled(computed: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("scan-by-a-quotient", "MzeroMiko/mamba-mini#6", ("underflow", "nan", "overflow"), "aten.exp.default",
-        lambda: scanned(chunked=True), lambda: scanned(chunked=False), module="SelectiveScan", precision="32-true"),
+    Bug("scan-by-a-quotient", "MzeroMiko/mamba-mini#6", ("underflow", "nan", "overflow"), "aten.div.Tensor",
+        lambda: scanned(chunked=True), lambda: scanned(chunked=False), precision="32-true"),
     Bug("memory-that-weighs-words", "BlinkDL/ChatRWKV#155", ("overflow", "nan"), "aten.mm.default",
         lambda: recalled(wide=False), lambda: recalled(wide=True), module="TimeMix"),
     Bug("painter-who-looks-around", "philipturner/metal-flash-attention#8", ("overflow", "nan"), "aten.bmm.default",
@@ -256,7 +256,9 @@ BUGS = (
     Bug("regions-of-a-photograph", "plemeri/InSPyReNet#36", ("overflow", "nan"), "aten.bmm.default",
         lambda: segmented(wide=False), lambda: segmented(wide=True), module="context"),
     Bug("words-by-distance", "bigscience-workshop/Megatron-DeepSpeed#101", ("amplified-rounding", "local-drift", "absorption"),
-        "aten._to_copy.default", lambda: read_on(wide=False), lambda: read_on(wide=True)),
+        "aten._to_copy.default", lambda: read_on(wide=False), lambda: read_on(wide=True),
+        expected_miss="what attention adds is off by 15 %, as a note says; the stream that it is added to is larger, and off by 2 %"),
     Bug("windows-of-a-film", "numz/ComfyUI-SeedVR2_VideoUpscaler#610", ("amplified-rounding", "underflow"), "aten._to_copy.default",
-        lambda: upscaled(computed=False), lambda: upscaled(computed=True)),
+        lambda: upscaled(computed=False), lambda: upscaled(computed=True),
+        expected_miss="what is kept in eight bits and then widened are codes, and they count as meant; the turns by them are right to a rounding"),
 )  # fmt: skip
