@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Set
 
 from precheck import ops
+from precheck.analysis import chance
 from precheck.analysis.decisions.branches import MISLED, WRONG_NUMBER, decided_by_chance, masks_wrongly
 from precheck.analysis.limit import Limit
-from precheck.analysis.propagation.provenance import consumers, determined, effective_roundoff, elements, rms
+from precheck.analysis.propagation.provenance import absolute_error, consumers, determined, effective_roundoff, elements, rms
 from precheck.analysis.propagation.walks import NEARBY, Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -56,7 +57,7 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool) -> set[Value]
         lasting.update(value for value in operation.outputs if value.alive)
         if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
             lasting.add(operation.inputs[0])
-        onwards = any(value in found and not _nothing(value) for value in operation.outputs)
+        onwards = any(value in found and not _nothing(value, infinite=infinite) for value in operation.outputs)
         last = is_end(operation) or operation in branching
         thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
         going = {value for value in operation.inputs if onwards and has_part(operation, value)}
@@ -67,11 +68,21 @@ def behind_wrong_ends(observation: Observation, *, infinite: bool) -> set[Value]
 
 def has_part(operation: Operation, term: Value) -> bool:
     """Whether the error of an op's input may contribute to that of its result. The error of a small term, such as a bias that a product is added to,
-    does not, if the low sum has no digits for it: the error of the sum then comes from another term, or from its own rounding."""
+    does not, if the low sum has no digits for it: the error of the sum then comes from another term, or from its own rounding. Nor does an error that
+    another term takes away again (`_taken_away`)."""
     place = ops.ADDENDS.get(operation.base)
     added = operation.base in ops.SUMS or (place is not None and term in operation.inputs[place : place + 1])
     spacing = max((made.rounded * rms(made) for made in operation.outputs if made.low), default=0.0) if added else 0.0
+    if operation.base in ops.SUMS and any(_taken_away(term, made) for made in operation.outputs):
+        return False
     return not term.drift * rms(term) < PART * spacing  # an error beside a reference of zero is infinite, and its product NaN
+
+
+def _taken_away(term: Value, made: Value) -> bool:
+    """Whether a sum has less of a term's error than chance leaves, and no more error than a rounding or two: the terms were off by the same, as those
+    of x - (x·e) e are along e. Independent errors add up."""
+    left = chance.smallest_share_by_chance(elements(made)) * absolute_error(term) ** 2
+    return elements(term) == elements(made) and made.drift < 2 * made.roundoff and absolute_error(made) ** 2 < left
 
 
 def dropped_values(observation: Observation) -> set[Value]:
@@ -92,9 +103,10 @@ def dropped_values(observation: Observation) -> set[Value]:
     return found
 
 
-def _nothing(value: Value) -> bool:
-    """Whether a value is zero everywhere in the run and in float32, as a term with a weight of zero. Nothing of what it was made from goes on."""
-    return value.norm == value.drift == value.nonfinite == 0
+def _nothing(value: Value, *, infinite: bool = True) -> bool:
+    """Whether a value is zero everywhere in the run and in float32, as a term with a weight of zero. Nothing of what it was made from goes on.
+    Nor does the error of a number (not `infinite`) go on through Inf and NaN beside which no number is off."""
+    return value.drift == 0 and (value.norm == value.nonfinite == 0 or (value.nonfinite > 0 and not infinite))
 
 
 def _weightless(value: Value, readers: dict[Value, list[Operation]]) -> bool:

@@ -228,11 +228,19 @@ def fact_on_root(root: Value, observation: Observation) -> Fact:
             return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=HARMED, how="failed guard", root=root)
         if _beyond_edge(operation, root):
             return Broken(rule="amplified-rounding", operation=operation, measured=1.0, limit=HARMED, how="beyond its edge", root=root)
-        cause = op_that_moved_argument(operation, observation) or operation
+        cause = _levelled(operation.drifting) or op_that_moved_argument(operation, observation) or operation
         return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=HARMED, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+
+
+def _levelled(value: Value | None) -> Operation | None:
+    """The function that levels off, as the hyperbolic tangent and a softmax do, whose results a value holds, perhaps moved or negated. Whatever error
+    its argument had, none but its own rounding puts a number onto its bound."""
+    while value is not None and value.maker is not None and causes.only_moved(value.maker, value):
+        value = value.maker.drifting
+    return value.maker if value is not None and value.maker is not None and value.maker.base in ops.BENDING | ops.SOFTMAXES else None
 
 
 def _beyond_edge(operation: Operation, root: Value) -> bool:
