@@ -35,7 +35,8 @@ class Noise:
     `read` disturbs them where the run reads a cast. `chained`: an output with n roundings inside its module gets the noise of n roundings,
     added in quadrature, but no more than the run's error amounts to there (`shown`, by record key). `everywhere`: each op's result that the run
     stored low is disturbed, inside modules too. `gemm` adds noise to the operands of matrix products. `bottom` is a format whose underflow is
-    modelled too. Gradients reach it at their value times the loss `scale`.
+    modelled too. Gradients reach it at their value times the loss `scale`. Of weights and inputs only the subnormal ones are: one that becomes zero
+    is lost.
     """
 
     seed: int
@@ -120,6 +121,10 @@ class Noise:
         with no_dispatch():
             with no_class_code():  # a product of the user's class may be a rotation, say
                 disturbed = torch.mul(value, self._draws(value, _UNIFORM * (self.roundoff if roundoff is None else roundoff)))
+                if self.bottom is not None and roundoff is None and not value.is_complex():
+                    settled = disturbed.clone()
+                    _settle(settled, self.bottom, 1.0)
+                    disturbed = torch.where(settled == 0, disturbed, settled)  # a weight that becomes zero is lost, not rounded
             return disturbed if type(value) in (torch.Tensor, torch.nn.Parameter) else value.clone().copy_(disturbed)
 
     def _disturb(self, value: torch.Tensor, roundings: float, *, scale: float = 1.0) -> None:
