@@ -1,4 +1,4 @@
-"""Fjords: rooms, cameras, turns, rings, crystals, folds and scans."""
+"""Fjords: stars in a large box, heights above a sphere, slopes of networks, windows of scans, conformers, regions of an atlas, confounds."""
 
 from __future__ import annotations
 
@@ -6,243 +6,220 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from bugs.bug import Bug, normal, uniform
 
-HALF, LOW, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+SINGLE, DOUBLE = torch.float32, torch.float64
 
 
-class OccupancyField(nn.Module):
-    """How dense a room is at each place that a ray of light passes, and how far away what it sees is."""
+class Stars:
+    """Stars in a box, which a leapfrog moves; on the finest grids a step is very short."""
 
-    def __init__(self, wide: bool) -> None:
-        super().__init__()
-        torch.manual_seed(10201)
-        self.net, self.wide = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 1)), wide
+    def __init__(self, places: torch.Tensor, speeds: torch.Tensor, local: bool) -> None:
+        self.corner = places.clone() if local else torch.zeros_like(places)
+        self.places = places - self.corner
+        self.start, self.speeds = self.places.clone(), speeds.clone()
 
-    def weights(self, density: torch.Tensor, depths: torch.Tensor) -> torch.Tensor:
-        gaps = torch.cat([depths.diff(), torch.full((1,), 1e10)]).to(density.dtype)  # culprit: occupied-rooms
-        crossed = density * gaps  # culprit: occupied-rooms
-        alpha = 1 - torch.exp(-crossed)
-        return alpha * torch.exp(crossed - crossed.cumsum(-1))
+    def pull(self, centre: float = 50.0) -> torch.Tensor:
+        away = self.places + (self.corner - centre)
+        return -away / (away.square().sum(1, keepdim=True) + 4.0) ** 1.5
 
-    def forward(self, origins: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-        depths = torch.linspace(0.2, 4.0, 32)
-        places = origins[:, None] + directions[:, None] * depths[:, None]
-        density = functional.relu(self.net(places)).squeeze(-1)
-        weights = self.weights(density.float() if self.wide else density, depths)
-        return (weights * depths).sum(-1).float()
+    def step(self, dt: float) -> None:
+        self.speeds = self.speeds + 0.5 * dt * self.pull()
+        self.places = self.places + dt * self.speeds  # culprit: stars-that-should-move
+        self.speeds = self.speeds + 0.5 * dt * self.pull()
 
 
-def rendered(wide: bool) -> torch.Tensor:
-    """The losses of three steps by depths that a scanner has measured, under autocast in half with a loss scaler."""
-    model, losses = OccupancyField(wide), []
-    optimizer, scaler = torch.optim.Adam(model.parameters(), lr=1e-3), torch.amp.GradScaler("cpu", init_scale=128.0)
-    for step in range(3):
-        directions = functional.normalize(normal(40, 3, seed=10202 + step), dim=-1)
-        with torch.autocast("cpu", HALF):
-            loss = functional.l1_loss(model(torch.zeros(40, 3), directions), 1 + 2 * uniform(40, seed=10212 + step))
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.detach())
-    return torch.stack(losses)
+def drifted(local: bool) -> torch.Tensor:
+    """How far forty stars of a box of a hundred have come after 48 short steps, in millionths."""
+    places, speeds = 40 + 55 * uniform(40, 3, seed=4601), 10 * normal(40, 3, seed=4602)
+    stars = Stars(places, speeds, local)
+    for _ in range(48):
+        stars.step(1e-7)
+    return 1e6 * (stars.places - stars.start)
 
 
-def slerp(left: torch.Tensor, right: torch.Tensor, time: torch.Tensor, guarded: bool) -> torch.Tensor:
-    cosine = (left * right).sum(-1, keepdim=True)
-    angle = torch.acos(cosine)  # culprit: flight-of-a-camera
-    first, second = torch.sin((1 - time) * angle), torch.sin(time * angle)
-    turned = (left * first + right * second) / torch.sin(angle)  # culprit: flight-of-a-camera
-    if guarded:
-        straight = functional.normalize(left + time * (right - left), dim=-1)
-        return torch.where(cosine > 0.9995, straight, turned)
-    return turned
+class Column:
+    """Levels of an atmosphere over points of a sphere, by their places in space."""
+
+    radius, gravity = 6_371_229.0, 9.80665
+
+    def __init__(self, latitudes: torch.Tensor, heights: torch.Tensor) -> None:
+        self.heights = heights.expand(len(latitudes), -1)
+        r = self.radius + self.heights
+        self.places = torch.stack([r * latitudes.cos()[:, None], r * latitudes.sin()[:, None]], -1)
+
+    def geopotential(self, known: bool) -> torch.Tensor:
+        if known:
+            return self.gravity * self.heights
+        r = self.places.square().sum(-1).sqrt()
+        return self.gravity * (r - self.radius)  # culprit: height-above-the-sphere
+
+    def temperatures(self, pressure: torch.Tensor, known: bool) -> torch.Tensor:
+        """By how thick the air between two pressures is."""
+        thickness = self.geopotential(known).diff(dim=1)
+        return thickness / (287.05 * (pressure[:-1] / pressure[1:]).log())
 
 
-def flown(guarded: bool) -> torch.Tensor:
-    """A film's rays: a camera that turns little from one key to the next, by quaternions, before a network that paints what it sees."""
-    torch.manual_seed(10221)
-    paint = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 3))
-    steps = 4e-5 * normal(24, 3, seed=10222)
-    steps[::6] *= 4000
-    keys = functional.normalize(torch.cat([torch.ones(24, 1), steps.cumsum(0)], 1), dim=-1)
-    q = slerp(keys[:-1, None], keys[1:, None], torch.linspace(0.1, 0.9, 5)[:, None], guarded).flatten(0, 1)
-    w, axis, ray = q[:, :1], q[:, 1:], functional.normalize(torch.tensor([[0.2, 0.1, 1.0]]), dim=-1)
-    across = torch.linalg.cross(axis, ray.expand_as(axis))
-    with torch.no_grad():
-        return paint(ray + 2 * w * across + 2 * torch.linalg.cross(axis, across))
+def warmed(known: bool) -> torch.Tensor:
+    """Temperatures near the ground over twelve places."""
+    heights = torch.tensor([0.0, 5.0, 12.0, 21.0, 33.0, 48.0, 66.0, 90.0])
+    pressure = 100_000 * (-heights / 8400).exp()
+    return Column(torch.linspace(-1.4, 1.4, 12), heights).temperatures(pressure, known)
 
 
-def rotation(six: torch.Tensor) -> torch.Tensor:
-    """Two vectors made into the first two axes of a rotation."""
-    first = functional.normalize(six[..., :3], dim=-1)
-    second = functional.normalize(six[..., 3:] - (first * six[..., 3:]).sum(-1, keepdim=True) * first, dim=-1)
-    return torch.stack([first, second, torch.linalg.cross(first, second)], -1)
+class Residual:
+    """What a network leaves of u'' + pi² sin(pi x) = 0, with derivatives by differences, as they work with every network."""
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype) -> None:
+        self.network, self.step = network, torch.finfo(dtype).eps ** (1 / 4)
+
+    def second(self, x: torch.Tensor) -> torch.Tensor:
+        u = self.network
+        return (u(x + self.step) - 2 * u(x) + u(x - self.step)) / self.step**2  # culprit: slope-of-a-network
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(x) + math.pi**2 * torch.sin(math.pi * x)
 
 
-def geodesic(m1: torch.Tensor, m2: torch.Tensor, by_chord: bool) -> torch.Tensor:
-    if by_chord:
-        return 2 * torch.asin(((m1 - m2).flatten(-2).norm(dim=-1) / math.sqrt(8)).clamp(max=1 - 1e-6))
-    trace = torch.bmm(m1, m2.transpose(1, 2)).diagonal(dim1=-2, dim2=-1).sum(-1)  # culprit: turns-that-agree
-    cosine = torch.clamp((trace - 1) / 2, -1.0, 1.0)  # culprit: turns-that-agree
-    return torch.acos(cosine)  # culprit: turns-that-agree
-
-
-class Turner(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(10231)
-        self.net = nn.Sequential(nn.Linear(9, 32), nn.Tanh(), nn.Linear(32, 6))
-
-    def forward(self, m: torch.Tensor) -> torch.Tensor:
-        return rotation(torch.cat([m[..., 0], m[..., 1]], -1) + 2e-4 * self.net(m.flatten(-2)))
-
-
-def turned(by_chord: bool) -> torch.Tensor:
-    """The mean angles, and the last layer, of a network that gives back rotations, nearly as they are, in three steps."""
-    model, losses = Turner(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(3):
-        m = rotation(normal(16, 6, seed=10232 + step))
-        loss = geodesic(model(m), m, by_chord).mean()
+def bent(dtype: torch.dtype) -> torch.Tensor:
+    """Second derivatives of a network in float32 at 32 points, before each of four steps of training."""
+    torch.manual_seed(4611)
+    network = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+    residual, x = Residual(network, dtype), torch.linspace(0, 1, 32)[:, None]
+    optimizer, seen = torch.optim.SGD(network.parameters(), lr=1e-4), []
+    for _ in range(4):
+        seen.append(residual.second(x).detach())
+        loss = residual(x).square().mean() + 10 * network(x[[0, -1]]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.detach())
-    return torch.cat([1000 * torch.stack(losses), model.net[2].weight.detach().flatten()])
+    return torch.stack(seen)
 
 
-def torsion(places: torch.Tensor, by_tangent: bool) -> torch.Tensor:
-    """The angle between the plane of three atoms and that of the next three, in degrees, without its sign."""
-    bonds = places[..., 1:, :] - places[..., :-1, :]
-    one, two = torch.linalg.cross(bonds[..., 0, :], bonds[..., 1, :]), torch.linalg.cross(bonds[..., 1, :], bonds[..., 2, :])
-    if by_tangent:
-        return torch.atan2(torch.linalg.cross(one, two).norm(dim=-1), (one * two).sum(-1)) * 180 / math.pi
-    one, two = functional.normalize(one, dim=-1), functional.normalize(two, dim=-1)
-    return torch.acos((one * two).sum(-1)) * 180 / math.pi  # culprit: flat-rings
+class NCC:
+    """How alike two scans are, window by window."""
+
+    def __init__(self, width: int, centred: bool, eps: float = 1e-5) -> None:
+        self.width, self.centred, self.eps = width, centred, eps
+
+    def windows(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unfold(0, self.width, 2).unfold(1, self.width, 2).flatten(2)
+
+    def __call__(self, fixed: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        i, j = self.windows(fixed), self.windows(moved)
+        if self.centred:
+            i, j = i - i.mean(-1, keepdim=True), j - j.mean(-1, keepdim=True)
+            cross, i_var, j_var = (i * j).sum(-1), i.square().sum(-1), j.square().sum(-1)
+        else:
+            n = i.shape[-1]
+            i_sum, j_sum, i2_sum, j2_sum, ij_sum = i.sum(-1), j.sum(-1), (i * i).sum(-1), (j * j).sum(-1), (i * j).sum(-1)
+            u_i, u_j = i_sum / n, j_sum / n
+            cross = ij_sum - u_j * i_sum - u_i * j_sum + u_i * u_j * n  # culprit: windows-without-contrast
+            i_var = i2_sum - 2 * u_i * i_sum + u_i * u_i * n  # culprit: windows-without-contrast
+            j_var = j2_sum - 2 * u_j * j_sum + u_j * u_j * n  # culprit: windows-without-contrast
+        return cross * cross / (i_var * j_var + self.eps)
 
 
-def ringed(by_tangent: bool) -> torch.Tensor:
-    """How flat rings are that a network has drawn: how far each torsion is from none."""
-    torch.manual_seed(10241)
-    draw = nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 6))
-    turn = 2 * math.pi * torch.arange(6) / 6
-    flat = 1.39 * torch.stack([turn.cos(), turn.sin(), torch.zeros(6)], -1)
-    with torch.no_grad():
-        bent = flat + 1e-4 * draw(normal(40, 4, seed=10242))[..., None] * torch.tensor([0.0, 0.0, 1.0])
-        bent = bent @ rotation(normal(40, 6, seed=10243))
-        return torsion(bent[:, torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 0, 1]])], by_tangent)
+def aligned(centred: bool) -> torch.Tensor:
+    """How alike a scan and its neighbours are, if it is moved by 0, 1 and 2 pixels; most of it is even tissue."""
+    scan = 900 + 0.02 * normal(36, 36, seed=4621)
+    scan[10:20, 10:20] += 60 * uniform(10, 10, seed=4622)
+    other = scan + 0.01 * normal(36, 36, seed=4623)
+    ncc = NCC(9, centred)
+    return torch.stack([ncc(scan[:, :32], other[:, k : k + 32]).mean() for k in range(3)])
 
 
-class Potential(nn.Module):
-    """The energy of atoms by the distances between neighbours, each through a network."""
+class Molecules:
+    """Energies of conformers, by the molecule; they are stored as they are downloaded."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(10251)
-        self.net = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    def __init__(self, kind: torch.dtype) -> None:
+        self.kind = kind
+        self.energies: dict[str, torch.Tensor] = {}
 
-    def forward(self, places: torch.Tensor) -> torch.Tensor:
-        gaps = places.roll(-1, 0) - places
-        return (self.net(gaps.norm(dim=-1, keepdim=True)) + 0.1 * gaps.norm(dim=-1, keepdim=True) ** 2).sum()
+    def store(self, name: str, energies: torch.Tensor) -> None:
+        self.energies[name] = energies.to(self.kind)  # culprit: conformers-of-a-molecule
 
-
-class Calculator:
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.potential, self.dtype = Potential().to(dtype), dtype  # culprit: springs-of-a-crystal
-
-    def forces(self, places: torch.Tensor) -> torch.Tensor:
-        places = places.to(self.dtype).requires_grad_()  # culprit: springs-of-a-crystal
-        return -torch.autograd.grad(self.potential(places), places)[0]
+    def relative(self, name: str) -> torch.Tensor:
+        """Above the lowest, in kcal/mol."""
+        energies = self.energies[name]
+        return (627.509474 * (energies - energies.min())).to(SINGLE)
 
 
-def cubic_constants(calculator: Calculator, places: torch.Tensor, step: float) -> torch.Tensor:
-    """How the springs of a crystal change when two of its atoms are moved: a second difference of the forces."""
-    constants = []
-    for one, two in ((0, 1), (1, 2), (2, 2)):
-        signed = []
-        for first, second in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
-            moved = places.clone()
-            moved[one, 0] += first * step
-            moved[two, 0] += second * step
-            signed.append(first * second * calculator.forces(moved))
-        constants.append(sum(signed) / (4 * step**2))  # culprit: springs-of-a-crystal
-    return torch.stack(constants)
+def conformed(kind: torch.dtype) -> torch.Tensor:
+    """Relative energies of twelve conformers of four molecules with bromine, in float32 for a network."""
+    molecules, found = Molecules(kind), []
+    for index, total in enumerate((-2811.20718, -5396.11402, -7993.30955, -2954.66183)):
+        above = 0.004 * uniform(12, seed=4631 + index).double()
+        molecules.store(f"bromide {index}", total + above)
+        found.append(molecules.relative(f"bromide {index}"))
+    return torch.stack(found)
 
 
-def sprung(dtype: torch.dtype) -> torch.Tensor:
-    """Third-order force constants of a ring of six atoms."""
-    turn = 2 * math.pi * torch.arange(6, dtype=DOUBLE) / 6
-    places = 2.0 * torch.stack([turn.cos(), turn.sin(), 0.1 * turn.cos()], -1)
-    return cubic_constants(Calculator(dtype), places, 0.002)
+class Atlas:
+    """An atlas that a transform brings to the space of a brain; a voxel takes the region of the nearest place."""
+
+    def __init__(self, labels: torch.Tensor, numbered: bool) -> None:
+        self.names = labels.unique()
+        self.labels, self.numbered = labels, numbered
+
+    def moved(self, matrix: torch.Tensor, size: int) -> torch.Tensor:
+        image = torch.searchsorted(self.names, self.labels).float() if self.numbered else self.labels.float()  # culprit: regions-of-an-atlas
+        axis = torch.arange(float(size))
+        places = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1) - (size - 1) / 2
+        places = (places @ matrix.T + (image.shape[0] - 1) / 2).round().long().clamp(0, image.shape[0] - 1)
+        found = image[places[..., 0], places[..., 1]].long()
+        return self.names[found] if self.numbered else found
+
+    def volumes(self, matrix: torch.Tensor, size: int) -> torch.Tensor:
+        found = self.moved(matrix, size)
+        return torch.stack([(found == name).sum() for name in self.names]).float()
 
 
-class FoldModule(nn.Module):
-    """Says where the atoms of a chain are, given noisy places: a mean that it has learned and what a network adds."""
-
-    def __init__(self, atoms: int) -> None:
-        super().__init__()
-        torch.manual_seed(10261)
-        walk = 1.5 * functional.normalize(torch.tensor([0.9, 0.3, 0.2]) + 0.4 * normal(atoms, 3, seed=10262), dim=-1)
-        self.net, self.chain = nn.Sequential(nn.Linear(7, 48), nn.SiLU(), nn.Linear(48, 3)), nn.Parameter(walk.cumsum(0) - walk.sum(0) / 2)
-
-    def forward(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-        skip, scale = 1 / (1 + sigma**2), (1 + sigma**2) ** -0.5
-        known = torch.cat([scale * (x - self.chain), self.chain / 50, x.new_full((len(x), 1), math.log(sigma) / 4)], -1)
-        return self.chain + skip * (x - self.chain) + sigma * scale * 0.1 * self.net(known)
+def mapped(numbered: bool) -> torch.Tensor:
+    """How large nine regions are in two brains; their numbers are those of an atlas of the mouse."""
+    names = torch.tensor([1, 362, 795, 182305693, 312782550, 312782554, 480149206, 614454277, 614454282])
+    labels = names[(9 * uniform(5, 5, seed=4641)).long()].repeat_interleave(6, 0).repeat_interleave(6, 1)
+    atlas, turn = Atlas(labels, numbered), math.radians(12)
+    rotation = torch.tensor([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
+    return torch.stack([atlas.volumes(scale * rotation, 28) for scale in (0.9, 1.05)])
 
 
-def folded(dtype: torch.dtype) -> torch.Tensor:
-    """The lengths of the bonds of a chain of eighty atoms after thirty steps of a diffusion module."""
-    module, sigmas = FoldModule(80).to(dtype), torch.logspace(2.2, -2, 30).tolist()  # culprit: fold-of-a-protein
-    x = (sigmas[0] * normal(80, 3, seed=10263)).to(dtype)  # culprit: fold-of-a-protein
-    with torch.no_grad():
-        for now, later in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
-            x = x + (x - module(x, now)) / now * (later - now)  # culprit: fold-of-a-protein
-    places = x.float()
-    return (places[1:] - places[:-1]).norm(dim=-1)
+class Confounds:
+    """What moves a brain's signals without being of the brain; it is taken out of them by least squares."""
+
+    def __init__(self, columns: torch.Tensor, standardised: bool) -> None:
+        if standardised:
+            columns = (columns - columns.mean(0)) / columns.std(0)
+        self.design = torch.cat([torch.ones(len(columns), 1), columns], 1)
+
+    def cleaned(self, signals: torch.Tensor) -> torch.Tensor:
+        square = self.design.T @ self.design  # culprit: confounds-in-plain-units
+        weights = torch.linalg.solve(square, self.design.T @ signals)  # culprit: confounds-in-plain-units
+        return signals - self.design @ weights
 
 
-class Segmenter(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(10271)
-        self.net = nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.LeakyReLU(), nn.Conv3d(8, 3, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)
-
-
-def normalized(scan: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    scan = scan.to(dtype)
-    mean, std = scan.mean(), scan.std()
-    return (scan - mean) / std.clamp(min=1e-8)  # culprit: scan-that-is-empty
-
-
-def labelled(dtype: torch.dtype) -> torch.Tensor:
-    """What a network says of four blocks of a scan in half, one of which is outside of the patient."""
-    model, scans = Segmenter().to(HALF), -1000 + 800 * uniform(4, 8, 8, 8, seed=10272)
-    scans[2] = -1000
-    with torch.no_grad():
-        return model(torch.stack([normalized(scan, dtype) for scan in scans])[:, None].to(HALF)).float()
+def regressed(standardised: bool) -> torch.Tensor:
+    """Eight voxels over 150 scans, without what fluid, white matter and the head's motion do to them."""
+    fluid, matter = 9000 + 6 * normal(150, 1, seed=4651), 11_000 + 4 * normal(150, 1, seed=4652)
+    motion = 1e-3 * normal(150, 3, seed=4653).cumsum(0)
+    signals = 2 * normal(150, 8, seed=4654) + 0.5 * (fluid - 9000) + 800 * motion[:, :1]
+    return Confounds(torch.cat([fluid, matter, motion], 1), standardised).cleaned(signals)
 
 
 BUGS = (
-    Bug("occupied-rooms", "LinShan-Bin/OccNeRF#5", ("overflow", "nan"), "aten._to_copy.default",
-        lambda: rendered(wide=False), lambda: rendered(wide=True)),
-    Bug("flight-of-a-camera", "HandmadeMath/HandmadeMath#135", ("amplified-rounding", "cancellation", "nan"), "aten.acos.default",
-        lambda: flown(guarded=False), lambda: flown(guarded=True), precision="32-true"),
-    Bug("turns-that-agree", "papagina/RotationContinuity#11", ("amplified-rounding", "cancellation", "nan"), "aten.sum.dim_IntList",
-        lambda: turned(by_chord=False), lambda: turned(by_chord=True), precision="32-true"),
-    Bug("flat-rings", "nglviewer/ngl#922", ("amplified-rounding", "nan"), "aten.acos.default",
-        lambda: ringed(by_tangent=False), lambda: ringed(by_tangent=True), phase="data", precision="32-true"),
-    Bug("springs-of-a-crystal", "microsoft/mattersim#156", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
-        lambda: sprung(SINGLE), lambda: sprung(DOUBLE), precision="32-true"),
-    Bug("fold-of-a-protein", "SeonghwanSeo/kfold#324", ("cancellation", "absorption", "accumulated-drift", "amplified-rounding"), "aten.sub.Tensor",
-        lambda: folded(LOW), lambda: folded(SINGLE), phase="data"),
-    Bug("scan-that-is-empty", "MIC-DKFZ/nnUNet#2941", ("vanished-constant", "nan"), "aten.clamp.default",
-        lambda: labelled(HALF), lambda: labelled(SINGLE)),
+    Bug("stars-that-should-move", "gamer-project/gamer#441", ("absorption",), "aten.add.Tensor",
+        lambda: drifted(local=False), lambda: drifted(local=True), precision="32-true"),
+    Bug("height-above-the-sphere", "MetOffice/lfric_apps#570", ("cancellation",), "aten.sub.Tensor",
+        lambda: warmed(known=False), lambda: warmed(known=True), precision="32-true"),
+    Bug("slope-of-a-network", "SciML/NeuralPDE.jl#981", ("cancellation", "amplified-rounding"), "aten.add.Tensor",
+        lambda: bent(DOUBLE), lambda: bent(SINGLE), precision="32-true"),
+    Bug("windows-without-contrast", "voxelmorph/voxelmorph#178", ("amplified-rounding", "cancellation"), "aten.add.Tensor",
+        lambda: aligned(centred=False), lambda: aligned(centred=True), precision="32-true"),
+    Bug("conformers-of-a-molecule", "openmm/spice-dataset#55", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
+        lambda: conformed(SINGLE), lambda: conformed(DOUBLE), precision="32-true"),
+    Bug("regions-of-an-atlas", "ANTsX/ANTsPy#574", ("integer-rounding",), "aten._to_copy.default",
+        lambda: mapped(numbered=False), lambda: mapped(numbered=True), precision="32-true"),
+    Bug("confounds-in-plain-units", "HALFpipe/HALFpipe#785", ("amplified-rounding", "cancellation"), "aten.mm.default",
+        lambda: regressed(standardised=False), lambda: regressed(standardised=True), precision="32-true"),
 )  # fmt: skip
