@@ -42,8 +42,7 @@ try:  # needed
     no_class_code = torch._C.DisableTorchFunctionSubclass  # a context in which no `__torch_function__` of a tensor's class runs
     has_kernel, device_key = torch._C._dispatch_has_kernel_for_dispatch_key, torch._C._dispatch_key_for_device
     without_keys = torch._C._ExcludeDispatchKeyGuard
-    set_grad_enabled = torch._C._set_grad_enabled  # torch.set_grad_enabled without the cost of its class
-    next_sequence_number = torch._C._autograd._get_sequence_nr  # of the next backward node
+    set_grad_enabled, next_sequence_number = torch._C._set_grad_enabled, torch._C._autograd._get_sequence_nr  # the latter of the next backward node
     AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
     is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and similar transforms
     OpOverload, OpOverloadPacket = torch._ops.OpOverload, torch._ops.OpOverloadPacket
@@ -61,6 +60,7 @@ try:  # needed
     overlapping = torch._debug_has_internal_overlap  # 1: some elements share memory
     set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame  # what torch.compile hangs into Python's calls; returns what was there
     storage_at = torch.UntypedStorage._new_with_weak_ptr  # the storage behind a weak pointer, None where it has been freed
+    multiplies_float16 = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False)  # whether this CPU does; without the name it does not
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"precheck does not know the internals of torch {torch.__version__} ({error}). It is tested with torch {TESTED}: "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from precheck.observe.recording.module_hooks import LOW
 from precheck.observe.shadow.memory.storages import Storages
 from precheck.observe.shadow.places.source import Frames
-from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, without_keys
+from precheck.torch_internals import DispatchKey, DispatchKeySet, multiplies_float16, schema, without_keys
 from precheck.torch_support.shared_changes import overrides
 
 aten = torch.ops.aten
@@ -129,12 +128,6 @@ def _kernel(op: Any) -> Callable[..., Any]:
 
 
 _of_any, _of_float16 = overrides(lambda: _installed(OF_ANY)), overrides(lambda: _installed(SUBSTITUTED - OF_ANY))
-
-
-@functools.cache
-def multiplies_float16() -> bool:
-    """Whether this CPU has arithmetic in float16."""
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def _float16_alone(args: Any) -> bool:

@@ -83,7 +83,7 @@ def gains() -> torch.Tensor:
 
 def test_a_wide_difference_of_a_number_and_its_own_trend_shows_how_it_was_stored() -> None:
     (found,) = watched(lambda: ripples(LOW)).errors
-    assert found.rule == "amplified-rounding"
+    assert found.rule == "absorption"
     assert "total = total + step.to(low)" in watched(lambda: ripples(LOW)).summary()
     passes(lambda: ripples(torch.float32), wide=True)
     passes(gains)

@@ -212,15 +212,16 @@ def _rounds_nothing(operation: Operation, value: Value) -> bool:
 
 
 def is_variance_of_squares(operation: Operation, cause: Operation) -> bool:
-    """Whether a term of a difference is the square of what the line of `cause` made, or of a multiple of it, or `cause` adds up squares there: a
-    variance as E[x²] - m².
+    """Whether a term of a difference is the square of what the line of `cause` made, or of a multiple of it, or `cause` adds up squares, or casts
+    their sum: a variance as E[x²] - m².
 
     The derivative of E[x²] - m² by m is -2m, so an error of m is multiplied by 2m. The derivative of E[(x - m)²] is 0, so there m may be rounded.
     """
     squared = [base for term in operation.inputs for base in tensors_squared_in(term)]
     means = (*squared, *map(_before_scaling, squared))
     own = any(base is causes.before_copies(cause.outputs[0]) or (base.maker is not None and base.maker.line == cause.line) for base in means)
-    return own or (bool(squared) and cause.base in ops.SUMS and any(map(tensors_squared_in, cause.inputs)))
+    adding = cause.inputs[0].maker if cause.base in ops.CASTS and cause.inputs else cause
+    return own or (bool(squared) and adding is not None and adding.base in ops.SUMS and any(map(tensors_squared_in, adding.inputs)))
 
 
 def tensors_squared_in(term: Value) -> list[Value]:
@@ -253,7 +254,8 @@ def _added(operation: Operation, value: Value, carried: Collection[Value], error
     root of the sum of their squares. A sum is off by what all its terms are off together at most, and what it has more than this is its own."""
     if len(carried) != 1:
         brought = sum(_carried(operation, source, error) * operation.inputs.count(source) for source in carried)
-        return max(0.0, 1 - (brought / (error(value) * rms(value))) ** 2) if operation.base in ops.ADDITIONS and value.norm else 0.0
+        whole = error(value) * rms(value) if operation.base in ops.ADDITIONS else 0.0
+        return max(0.0, 1 - (brought / whole) ** 2) if whole else 0.0
     (source,) = carried
     if operation.base in ops.AVERAGING:
         return max(0.0, 1 - (_averaged(value, source, error) / error(value)) ** 2)

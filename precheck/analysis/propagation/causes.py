@@ -283,3 +283,11 @@ def summary_of_ancestors(value: Value) -> Past:
     """The results of all walks back from a value, kept before its ancestors are freed."""
     zeros = zero_origin(value) if value.zeros and value.maker is not None else None
     return Past(zeros, error_source(value), ops_on_the_way(value))
+
+
+def levelling(value: Value | None) -> Operation | None:
+    """The function that levels off, as the hyperbolic tangent and a softmax do, whose results a value holds, perhaps moved or negated. Whatever error
+    its argument had, none but its own rounding puts a number onto its bound."""
+    while value is not None and value.maker is not None and only_moved(value.maker, value):
+        value = value.maker.drifting
+    return value.maker if value is not None and value.maker is not None and value.maker.base in ops.BENDING | ops.SOFTMAXES else None

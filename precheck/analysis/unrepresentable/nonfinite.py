@@ -228,19 +228,11 @@ def fact_on_root(root: Value, observation: Observation) -> Fact:
             return Broken(rule="vanished-constant", operation=guard, measured=1.0, limit=HARMED, how="failed guard", root=root)
         if _beyond_edge(operation, root):
             return Broken(rule="amplified-rounding", operation=operation, measured=1.0, limit=HARMED, how="beyond its edge", root=root)
-        cause = _levelled(operation.drifting) or op_that_moved_argument(operation, observation) or operation
+        cause = op_that_moved_argument(operation, observation) or operation
         return Broken(rule=causes.rule_for(cause), operation=cause, measured=1.0, limit=HARMED, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(rule="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(rule="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
-
-
-def _levelled(value: Value | None) -> Operation | None:
-    """The function that levels off, as the hyperbolic tangent and a softmax do, whose results a value holds, perhaps moved or negated. Whatever error
-    its argument had, none but its own rounding puts a number onto its bound."""
-    while value is not None and value.maker is not None and causes.only_moved(value.maker, value):
-        value = value.maker.drifting
-    return value.maker if value is not None and value.maker is not None and value.maker.base in ops.BENDING | ops.SOFTMAXES else None
 
 
 def _beyond_edge(operation: Operation, root: Value) -> bool:
@@ -255,8 +247,9 @@ def op_that_moved_argument(operation: Operation, observation: Observation) -> Op
     in it, whichever is later. A wide difference and a wide function of single numbers, such as a logarithm near one, round nothing, however much they
     amplify: their terms were rounded before."""
     source = operation.inputs[-1] if operation.base in ops.RECIPROCALS else operation.drifting
-    if source is None:
-        return None
+    levelled = causes.levelling(source)
+    if source is None or levelled is not None:
+        return levelled
     nearest, cause = causes.error_source(source), attribution.Attribution(source, observation.operations).cause()
     if nearest is None or cause is None or attribution.own_error(nearest, nearest.outputs[0]):
         return attribution.later(nearest, cause)

@@ -71,8 +71,8 @@ def _order(event: ScalingEvent) -> Candidate:
 def _told(event: ScalingEvent) -> tuple[str, str]:
     """The message on an event, and its cure."""
     scale, scaled, other = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other)
-    if event.kind == "applied" and event.factor < 1:
-        cure = "divide gradients by the scale once: by hand, or in scaler.unscale_ and scaler.step"
+    if event.kind == "applied" and not event.text and event.factor < 1:
+        cure = "divide gradients by the scale once, by hand or in scaler.step, and call scaler.update() only after every optimizer's step"
         return f"a step on gradients that are {1 / event.factor:g} times too small because of the loss scale", cure
     told = {
         ("mixed", "number"): (f"a number that is not scaled is added to one that {scaled}", "divide the scaled one by scaler.get_scale() first"),

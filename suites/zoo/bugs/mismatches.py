@@ -276,7 +276,7 @@ FAULTS = (
     Fault(step_without_scaler, STEPPED, link="nerfstudio-project/nerfacc#307", harm=None),
     Fault(penalty_of_its_own, ADDED, link="NVIDIA/OpenSeq2Seq#127"), Fault(penalty_added_late, ADDED),
     Fault(noise, ADDED, link="rwth-i6/returnn#1595"), Fault(decay_by_hand, ADDED), Fault(update_between_micro_batches, ADDED),
-    Fault(update_between_optimizers, STEPPED, link="neosr-project/neosr#9"),
+    Fault(update_between_optimizers, r"gradients that are 2 times too small .*: .* scaler\.update\(\) only after", link="neosr-project/neosr#9"),
     Fault(step_on_a_threshold, CLIPPED), Fault(average_of_norms, ADDED), Fault(gradient_penalty, ADDED),
     Fault(slope_of_one, "a number that is not scaled is added to one that is still multiplied by a loss scale of 1024", harm=None),
     Fault(slope_beside_ones, ADDED, harm=None), Fault(perplexity_of_scaled_loss, "is still multiplied by a loss scale of 16", harm=None),
