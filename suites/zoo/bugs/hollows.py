@@ -218,7 +218,7 @@ BUGS = (
         note="the thread does not name a format; minus infinity, which it suspects, is what half makes of this mask"),
     Bug("rollouts-of-an-engine", "hallerite/ludic#19", ("amplified-rounding", "cancellation"), "aten.mm.default",
         lambda: rolled_out(wide=False), lambda: rolled_out(wide=True),
-        expected_miss="each logit is right to a rounding; only the exponential of a difference shows it, and that has the error that a rounding makes"),
+        expected_miss="each logit is right to a rounding, and the exponential of a difference has the error that this rounding makes"),
     Bug("words-that-keep-apart", "clab/dynet#1217", ("underflow", "overflow"), "aten.sigmoid.default",
         lambda: worded(inbuilt=False), lambda: worded(inbuilt=True), precision="32-true"),
 )  # fmt: skip
