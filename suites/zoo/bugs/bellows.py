@@ -213,5 +213,5 @@ BUGS = (
     Bug("colours-of-fields", "G-pz/HPN-CR#4", ("amplified-rounding", "nan"), "aten.acos.default",
         lambda: cleared(by_cosine=True), lambda: cleared(by_cosine=False), module="SpectralAngle", precision="32-true"),
     Bug("pose-on-a-sphere", "geoopt/geoopt#79", ("cancellation", "overflow", "nan", "amplified-rounding"), "aten.add.Scalar",
-        lambda: averaged(chord=False), lambda: averaged(chord=True), phase="backward", precision="32-true"),
+        lambda: averaged(chord=False), lambda: averaged(chord=True), phase="backward", precision="32-true", kernel=True),
 )  # fmt: skip
