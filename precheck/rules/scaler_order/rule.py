@@ -71,8 +71,10 @@ def _order(event: ScalingEvent) -> Candidate:
 def _told(event: ScalingEvent) -> tuple[str, str]:
     """The message on an event, and its cure."""
     scale, scaled, other = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other)
-    if event.kind == "applied" and not event.text and event.factor < 1:
-        cure = "divide gradients by the scale once, by hand or in scaler.step, and call scaler.update() only after every optimizer's step"
+    if event.kind == "applied" and event.factor < 1:
+        once = "divide gradients by the scale once, by hand or in scaler.step"
+        multiplied = "call backward() on what scaler.scale(loss) returns; a backward pass of your own must multiply by the gradient that comes in"
+        cure = f"{multiplied}; and {once}" if event.text else f"{once}, and call scaler.update() only after every optimizer's step"
         return f"a step on gradients that are {1 / event.factor:g} times too small because of the loss scale", cure
     told = {
         ("mixed", "number"): (f"a number that is not scaled is added to one that {scaled}", "divide the scaled one by scaler.get_scale() first"),
@@ -87,9 +89,6 @@ def _told(event: ScalingEvent) -> tuple[str, str]:
         ("compared", ""): (f"a number that {scaled} is compared with, or clipped by, one that {other}", "call scaler.unscale_(optimizer) first"),
         ("applied", ""): (
             f"a step on gradients still scaled by {scale}", "call scaler.step(optimizer), and scaler.update() only after every optimizer's step"),
-        ("applied", "divided"): (
-            f"a step on gradients that were divided by a loss scale of {_scale_text(1 / (event.factor or 1.0))}, which had not multiplied them",
-            "call backward() on what scaler.scale(loss) returns; a backward pass of your own must multiply by the gradient that comes in"),
         ("rescaled", ""): (
             f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}", "read the scale before scaler.update()"),
         ("read", ""): (f"Python reads a number that is scaled by {scale}", "divide it by scaler.get_scale() first"),
